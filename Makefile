@@ -1,0 +1,68 @@
+# Two commands on a fresh machine, in either order: `make run-all` and `make test`.
+# Every target first builds .venv, if it is missing or older than requirements.txt.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+PROFILE ?= tiny
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.installed
+# LABS selects labs by name or number (LABS="02 03"); ARGS goes to the tool as it is.
+LABS ?=
+ARGS ?=
+export PYTHONHASHSEED := 0
+
+.PHONY: help setup run-all test lab refresh check report audit studies data tiny-base model clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@echo '  with PROFILE=tiny|smollm2-135m|qwen2.5-0.5b, LABS="02 03", ARGS="--fresh", "-j 1", "-p SEED 3"'
+
+$(READY): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'Python 3.11 or newer is needed and $(PYTHON) is not: run make PYTHON=<a newer one>.' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt
+	@# Notebooks import labs_lib from here, whichever folder they run in and whoever starts the kernel.
+	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "post_training_labs.pth").write_text("$(CURDIR)\n")'
+	@touch $@
+
+setup: $(READY)  ## create .venv with the pinned requirements
+
+run-all: $(READY)  ## execute every lab headless into outputs/PROFILE; what is up to date is not run again
+	$(PY) -m labs_lib.tools.run_all --profile $(PROFILE) $(ARGS) $(LABS)
+
+test: $(READY)  ## unit tests, then every notebook executed again and compared with its committed outputs
+	$(PY) -m pytest tests
+	$(PY) -m pytest --nbval notebooks
+
+lab: $(READY)  ## JupyterLab on notebooks/
+	$(PY) -m jupyterlab $(ARGS) notebooks
+
+refresh: $(READY)  ## execute from a clean state and write the outputs back into notebooks/ and figures/
+	$(PY) -m labs_lib.tools.run_all --refresh $(ARGS) $(LABS)
+
+check: $(READY)  ## ruff: lint and format, notebooks too
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+report: $(READY)  ## print outputs/PROFILE/report.json as tables
+	$(PY) -m labs_lib.tools.report --profile $(PROFILE)
+
+audit: $(READY)  ## recompute everything from the raw evidence, in plain Python
+	$(PY) -m labs_lib.tools.audit --profile $(PROFILE) $(ARGS)
+
+studies: $(READY)  ## run the long studies again and record them in data/recorded
+	$(PY) -m labs_lib.tools.studies --profile $(PROFILE) $(ARGS)
+
+data: $(READY)  ## generate the corpora again (the bytes must not change)
+	$(PY) -m labs_lib.tools.data $(ARGS)
+
+tiny-base: $(READY)  ## train the tiny base model again (about an hour)
+	$(PY) -m labs_lib.tools.tiny_base $(ARGS)
+
+model: $(READY)  ## fetch and check the base model of PROFILE
+	$(PY) -m labs_lib.tools.model --profile $(PROFILE) $(ARGS)
+
+clean:  ## delete everything that runs have made (outputs/ and caches)
+	rm -rf outputs .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Exercises: what a student's function must do, checked property by property."""

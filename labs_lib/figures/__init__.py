@@ -1,0 +1,1 @@
+"""Figures: one style for the series, and functions that turn data into a figure."""

@@ -1,0 +1,143 @@
+"""The figures of lab 02: mixed groups, the clip, what "old" means, KL per prefix, and one update token by token."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labs_lib.figures.style import BLACK, BLUE, DASHES, GREY, MARKERS, ORANGE, PALETTE, VERMILLION
+from labs_lib.statistics import Interval
+
+
+@dataclass(frozen=True)
+class MeasuredShare:
+    """Mixed groups of one size: the mean success per answer and the share with its 95 % interval, in 0..1."""
+
+    group_size: int
+    success: float
+    share: Interval
+
+
+@dataclass(frozen=True)
+class PrefixKL:
+    """KL along one answer, in nats: exact and what the sampled token says (k1, k3), one value a token."""
+
+    title: str
+    tokens: Sequence[str]
+    exact: Sequence[float]
+    k1: Sequence[float]
+    k3: Sequence[float]
+
+
+@dataclass(frozen=True)
+class AnswerUpdate:
+    """One answer's token probabilities, in 0..1, before and after an update."""
+
+    title: str
+    tokens: Sequence[str]
+    before: Sequence[float]
+    after: Sequence[float]
+
+
+def mixed_groups_figure(
+    success: Sequence[float], expected: Mapping[int, Sequence[float]], measured: Sequence[MeasuredShare]
+) -> Figure:
+    """Share of groups with both rewards: a curve per group size over `success`, and the measured points."""
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.6))
+    colours = dict(zip(expected, PALETTE, strict=False))
+    for (size, shares), dashes in zip(expected.items(), DASHES, strict=False):
+        axes.plot(success, shares, color=colours[size], linestyle=dashes, label=f"G = {size}, equal problems")
+    for point, marker in zip(measured, MARKERS, strict=False):
+        below, above = point.share.value - point.share.low, point.share.high - point.share.value
+        axes.errorbar(
+            point.success,
+            point.share.value,
+            yerr=[[max(below, 0.0)], [max(above, 0.0)]],
+            marker=marker,
+            markersize=9,
+            markeredgecolor=BLACK,
+            linestyle="none",
+            color=colours[point.group_size],
+            label=f"G = {point.group_size}, measured",
+        )
+    axes.set(xlabel="success per answer p", ylabel="share of mixed groups", xlim=(0, 1), ylim=(0, 1.02))
+    figure.legend(loc="outside right upper", fontsize=11)
+    return figure
+
+
+def clip_figure(
+    ratios: Sequence[float],
+    losses: Mapping[int, Sequence[float]],
+    gradients: Mapping[int, Sequence[float]],
+    bounds: tuple[float, float],
+) -> Figure:
+    """Loss per token and its gradient by the ratio, for the advantages +1 and -1 (the keys)."""
+    figure, grid = pyplot.subplots(2, 2, figsize=(7.2, 5.6), sharex=True, sharey="col")
+    for row, advantage in enumerate(losses):
+        colour, dashes = (BLUE, "-") if advantage > 0 else (VERMILLION, "--")
+        for axes, values in zip(grid[row], (losses[advantage], gradients[advantage]), strict=True):
+            axes.plot(ratios, values, color=colour, linestyle=dashes)
+            axes.axvspan(*bounds, color="#E8E8E8", zorder=0)
+            axes.axhline(0, color=GREY, linewidth=0.8)
+            axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
+        grid[row, 0].set_ylabel(f"A = {advantage:+d}")
+    grid[0, 0].set_title("loss")
+    grid[0, 1].set_title("gradient by ρ")
+    for axes in grid[1]:
+        axes.set_xlabel("ratio ρ")
+    return figure
+
+
+def ratio_walk_figure(captured: Sequence[float], recomputed: Sequence[float], highest: float) -> Figure:
+    """p(token) / p(token) at sampling time before each update, for captured and for recomputed old log-probs."""
+    figure, axes = pyplot.subplots(figsize=(7.2, 3.8))
+    updates = range(1, len(captured) + 1)
+    axes.plot(updates, captured, color=BLUE, marker="o", linestyle="-", label="old = captured")
+    axes.plot(updates, recomputed, color=VERMILLION, marker="s", linestyle="--", label="old = recomputed")
+    axes.axhline(highest, color=GREY, linewidth=1.2, linestyle=":")
+    axes.annotate(
+        f"clip at {highest:g}", (len(captured), highest), xytext=(0, -17), textcoords="offset points", ha="right"
+    )
+    axes.set(xlabel="before update", ylabel="p now / p when sampled")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(loc="upper left")
+    return figure
+
+
+def prefix_kl_figure(answers: Sequence[PrefixKL]) -> Figure:
+    """A panel for each answer: bars of the exact KL at every prefix, markers for k1 and k3."""
+    figure, grid = pyplot.subplots(len(answers), 1, figsize=(7.2, 3.0 * len(answers)), squeeze=False, sharey=True)
+    for axes, answer in zip(grid[:, 0], answers, strict=True):
+        places = range(len(answer.tokens))
+        axes.bar(places, answer.exact, width=0.62, color=BLUE, label="exact")
+        axes.plot(places, answer.k1, MARKERS[1], color=ORANGE, markeredgecolor=BLACK, markersize=7, label="k1")
+        axes.plot(places, answer.k3, MARKERS[2], color=VERMILLION, markeredgecolor=BLACK, markersize=7, label="k3")
+        axes.axhline(0, color=GREY, linewidth=0.8)
+        axes.set(title=answer.title, ylabel="KL in nats")
+        _token_axis(axes, answer.tokens)
+    grid[-1, 0].set_xlabel("token that follows the prefix")
+    grid[0, 0].legend(ncols=3, loc="best")
+    return figure
+
+
+def update_figure(answers: Sequence[AnswerUpdate]) -> Figure:
+    """A panel for each answer: every token's probability before and after, joined, on a logarithmic axis."""
+    figure, grid = pyplot.subplots(len(answers), 1, figsize=(7.2, 2.3 * len(answers)), squeeze=False, sharey=True)
+    for axes, answer in zip(grid[:, 0], answers, strict=True):
+        for place, (before, after) in enumerate(zip(answer.before, answer.after, strict=True)):
+            colour, marker = (BLUE, "^") if after >= before else (VERMILLION, "v")
+            axes.plot([place, place], [before, after], color=colour, linestyle="-", linewidth=2)
+            axes.plot(place, before, "o", color="white", markeredgecolor=BLACK, markersize=8)
+            axes.plot(place, after, marker, color=colour, markeredgecolor=BLACK, markersize=8)
+        axes.set(title=answer.title, ylabel="probability", yscale="log")
+        _token_axis(axes, answer.tokens)
+    grid[-1, 0].set_xlabel("token   (○ before, ▲ after: up, ▼ after: down)")
+    return figure
+
+
+def _token_axis(axes: Axes, tokens: Sequence[str]) -> None:
+    # A dollar sign would start mathematics, and a space would be invisible.
+    axes.set_xticks(range(len(tokens)), [token.replace("$", r"\$").replace(" ", "␣") for token in tokens])
+    axes.grid(axis="x", visible=False)

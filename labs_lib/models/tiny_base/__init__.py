@@ -1,0 +1,1 @@
+"""How `assets/tiny-base` is built: its text, tokenizer, training and model card."""

@@ -1,0 +1,77 @@
+"""How a session starts: processor pins before torch is imported, threads, determinism, versions.
+
+Every lab's first cell calls `start`. On a profile with `pin_cpu`, torch, MKL and oneDNN are held to one
+instruction set, so that results are equal on every x86-64 machine, at about twice the time of the fastest code.
+"""
+
+import os
+import platform
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+
+from labs_lib.config import Profile, load_profile
+from labs_lib.errors import LabError
+
+CPU_PINS = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_CBWR": "COMPATIBLE",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    # Spinning threads make a busy two-core machine crawl.
+    "OMP_WAIT_POLICY": "passive",
+}
+SHOWN_VERSIONS = ("torch", "transformers", "safetensors", "z3-solver", "matplotlib")
+
+
+def pin_cpu() -> None:
+    """Set `CPU_PINS` in the environment; they act only before torch is first imported.
+
+    Raises LabError when torch was imported earlier without them.
+    """
+    if "torch" in sys.modules and any(os.environ.get(key) != value for key, value in CPU_PINS.items()):
+        raise LabError(
+            "torch was imported before labs_lib.runtime.start: restart the kernel and run the first cells first."
+        )
+    os.environ.update(CPU_PINS)
+
+
+def start(profile_name: str, seed: int | None = None) -> Profile:
+    """Load a profile and prepare this process for it; call it before anything else of the library.
+
+    Args:
+        profile_name: a file name in `configs/` without its ending.
+        seed: replaces the profile's seed when given.
+
+    Raises:
+        LabError: an unknown profile, torch imported too early, or a CUDA profile without CUDA.
+    """
+    profile = load_profile(profile_name)
+    if seed is not None:
+        profile = replace(profile, seed=seed)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # cuBLAS is deterministic only with a fixed workspace, chosen before CUDA starts.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if profile.pin_cpu:
+        pin_cpu()
+    import torch
+
+    if profile.device == "cuda" and not torch.cuda.is_available():
+        raise LabError(
+            f"Profile {profile.name} needs a CUDA GPU and torch finds none: use PROFILE=tiny, or install "
+            "a CUDA build of torch on a machine with an NVIDIA GPU."
+        )
+    torch.set_num_threads(profile.threads or os.cpu_count() or 1)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return profile
+
+
+def describe(profile: Profile) -> str:
+    """Versions, profile and device in a few lines, equal on every machine with the pinned requirements."""
+    versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in SHOWN_VERSIONS)
+    return (
+        f"Python {platform.python_version_tuple()[0]}.x, {versions}\n"
+        f"profile {profile.name}, device {profile.device}, {profile.dtype}, seed {profile.seed}"
+    )

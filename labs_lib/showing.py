@@ -1,0 +1,49 @@
+"""What a lab shows as text, equal on every machine: tables, refusals, and hashes of trained states."""
+
+from collections.abc import Sequence
+
+from IPython.display import Markdown
+
+from labs_lib.notebook import SIGN, approx
+from labs_lib.paths import ROOT, outputs_base
+
+
+def show_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> Markdown:
+    """A Markdown table as a cell's last expression.
+
+    Text padded to columns would shift with the width of a number that may differ; here only the number does.
+    """
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+
+
+def refusal(error: BaseException) -> str:
+    """Type and message of an error, with the folders of this machine left out."""
+    message = str(error)
+    for folder, shown in ((outputs_base(), "outputs"), (ROOT, ".")):
+        message = message.replace(f"{folder}/", f"{shown}/")
+    return f"{type(error).__name__}: {message}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share that may differ by processor, in percent: `≈30.5 %`."""
+    return f"{SIGN}{100 * share:.{digits}f} %"
+
+
+def rate_with_interval(entry: dict) -> str:
+    """`{"correct", "n", "low", "high"}` as `≈61/200 = ≈30.5 % [≈24.5, ≈37.2]`."""
+    low, high = (f"{SIGN}{100 * entry[key]:.1f}" for key in ("low", "high"))
+    return f"{SIGN}{entry['correct']}/{entry['n']} = {percent(entry['correct'] / entry['n'])} [{low}, {high}]"
+
+
+def hash_number(digest: str) -> str:
+    """The first 32 bits of a SHA-256 as a number behind `≈`: a trained state differs by processor.
+
+    Equality is asserted on whole hashes; this is only there to be looked at.
+    """
+    return f"{SIGN}{int(digest[:8], 16):,}"
+
+
+def seconds(value: float) -> str:
+    """A duration, `≈12.4 s`."""
+    return f"{approx(value)} s"

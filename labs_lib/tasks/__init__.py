@@ -1,0 +1,1 @@
+"""The tasks of the course: what is asked, what counts as right, and where the data comes from."""

