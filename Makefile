@@ -21,8 +21,9 @@ help:  ## this list
 $(READY): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo 'Python 3.11 or newer is needed and $(PYTHON) is not: run make PYTHON=<a newer one>.' >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt
+	@echo 'Setting up $(VENV): once, some minutes.'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt
 	@# Notebooks import labs_lib from here, whichever folder they run in and whoever starts the kernel.
 	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "post_training_labs.pth").write_text("$(CURDIR)\n")'
 	@touch $@
@@ -34,10 +35,10 @@ run-all: $(READY)  ## execute every lab headless into outputs/PROFILE; what is u
 
 test: $(READY)  ## unit tests, then every notebook executed again and compared with its committed outputs
 	$(PY) -m pytest tests
-	$(PY) -m pytest --nbval notebooks
+	$(PY) -m pytest --nbval notebooks/[0-9]*.ipynb notebooks/solutions/[0-9]*.ipynb
 
 lab: $(READY)  ## JupyterLab on notebooks/
-	$(PY) -m jupyterlab $(ARGS) notebooks
+	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks
 
 refresh: $(READY)  ## execute from a clean state and write the outputs back into notebooks/ and figures/
 	$(PY) -m labs_lib.tools.run_all --refresh $(ARGS) $(LABS)

@@ -14,19 +14,23 @@ from typing import Any
 
 import pytest
 
+from labs_lib.errors import LabError
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, outputs_base
 from labs_lib.tools.environment import kernel_environment
+from labs_lib.tools.locks import exclusive
 
 ROOT = Path(__file__).parent
 NBVAL = "0.11.0"
 TEST_OUTPUTS = "outputs/test"
 CELL_TIMEOUT = 900  # seconds; nbval's own default is 2,000
+OUTPUT_TIMEOUT = 60
+START_TIMEOUT = 120
 SECONDS_BETWEEN_SIGNS_OF_LIFE = 1.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "nbval", False) or getattr(config.option, "nbval_lax", False):
-        _configure_nbval(config.option)
+        _configure_nbval(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,7 +50,8 @@ def _has_cuda() -> bool:
 # --- nbval -------------------------------------------------------------------------------------------
 
 
-def _configure_nbval(option: Any) -> None:
+def _configure_nbval(config: pytest.Config) -> None:
+    option = config.option
     if version("nbval") != NBVAL:
         raise pytest.UsageError(f"conftest.py changes the internals of nbval {NBVAL}: run `make setup`.")
     if option.nbval_lax:
@@ -55,16 +60,23 @@ def _configure_nbval(option: Any) -> None:
         option.nbval_sanitize_with = str(ROOT / "tests" / "nbval_sanitize.cfg")
     if option.nbval_cell_timeout == 2000:  # not chosen on the command line
         option.nbval_cell_timeout = CELL_TIMEOUT
+    option.nbval_kernel_startup_timeout = max(option.nbval_kernel_startup_timeout, START_TIMEOUT)
     option.nbval_current_env = True  # this Python, whatever a notebook or a user's kernels say
-    _clean_outputs()
+    _clean_outputs(config)
     os.environ.update(kernel_environment())
     _patch_nbval()
 
 
-def _clean_outputs() -> None:
+def _clean_outputs(config: pytest.Config) -> None:
     """Give the labs an empty outputs folder: with an earlier run's states they would not be executed."""
     if OUTPUTS_VARIABLE not in os.environ:
         os.environ[OUTPUTS_VARIABLE] = TEST_OUTPUTS
+        lock = exclusive(ROOT / TEST_OUTPUTS)
+        try:
+            lock.__enter__()
+        except LabError as error:
+            raise pytest.UsageError(str(error)) from None
+        config.add_cleanup(lambda: lock.__exit__(None, None, None))
         shutil.rmtree(ROOT / TEST_OUTPUTS, ignore_errors=True)
     if outputs_base().exists() and any(outputs_base().iterdir()):
         raise pytest.UsageError(
@@ -82,6 +94,7 @@ def _patch_nbval() -> None:
     _keep_history(nbval.kernel)
     _hide_pytest_from_kernels(nbval.kernel)
     _notice_dead_kernels(nbval.kernel)
+    _wait_for_outputs(nbval.plugin)
 
 
 def _ignore_stderr(plugin: Any) -> None:
@@ -135,3 +148,14 @@ def _notice_dead_kernels(kernel: Any) -> None:
                 return
 
     kernel.RunningKernel.await_reply = await_reply
+
+
+def _wait_for_outputs(plugin: Any) -> None:
+    """nbval gives a cell's outputs five seconds to arrive after its reply, too few on a busy machine."""
+    init = plugin.IPyNbCell.__init__
+
+    def with_patience(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        self.output_timeout = OUTPUT_TIMEOUT
+
+    plugin.IPyNbCell.__init__ = with_patience

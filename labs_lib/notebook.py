@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from labs_lib.errors import LabError, VerificationError
 from labs_lib.paths import ROOT
 
 SIGN = "≈"
+_LONGEST_PLAIN = 1e9
 
 
 def show_source(function: Callable[..., Any]) -> None:
@@ -21,7 +23,7 @@ def show_source(function: Callable[..., Any]) -> None:
     equal on every machine as long as the function is.
     """
     try:
-        source = inspect.getsource(function).rstrip()
+        source = textwrap.dedent(inspect.getsource(function)).rstrip()
         path = Path(inspect.getsourcefile(function) or "").resolve()
     except (OSError, TypeError):
         name = getattr(function, "__name__", repr(function))
@@ -29,7 +31,7 @@ def show_source(function: Callable[..., Any]) -> None:
     place = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else function.__module__
     longest = max((len(run) for run in re.findall(r"`+", source)), default=0)
     fence = "`" * max(3, longest + 1)
-    display(Markdown(f"`{place}`\n\n{fence}python\n{inspect.cleandoc(source)}\n{fence}"))
+    display(Markdown(f"`{place}`\n\n{fence}python\n{source}\n{fence}"))
 
 
 def approx(value: float, digits: int = 3) -> str:
@@ -37,7 +39,10 @@ def approx(value: float, digits: int = 3) -> str:
 
     `make test` compares everything around it and not the number. `digits` are significant ones.
     """
-    return f"{SIGN}{float(value):.{digits}g}"
+    text = f"{float(value):.{digits}g}"
+    if "e+" in text and abs(value) < _LONGEST_PLAIN:
+        text = f"{value:,.0f}"
+    return SIGN + text
 
 
 def assert_recorded(name: str, value: float, recorded: float, tolerance: float) -> None:

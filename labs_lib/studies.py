@@ -12,7 +12,7 @@ from typing import Any
 
 from labs_lib.branches import NUMERIC_CODE, Branch, TrainedBranch, ensure_branch, train_branch
 from labs_lib.checkpoint import code_fingerprint
-from labs_lib.config import Profile
+from labs_lib.config import Profile, load_profile
 from labs_lib.errors import LabError
 from labs_lib.evaluation import ALL, GREEDY, SAMPLED, in_population, mixed_groups, populations
 from labs_lib.evidence import EVALUATION_CODE, branch_counts, evaluate_trained
@@ -24,6 +24,7 @@ from labs_lib.tasks.stock_arithmetic.corpus import DATA_FOLDER, MANIFEST
 
 RECORDED = DATA / "recorded" / "grpo_control.json"
 REFRESH = "make studies"
+DEFAULT_PROFILE = "tiny"
 VERIFIED, SHUFFLED = "grpo", "grpo-shuffled"
 # Student's t, two-sided 95 %, by degrees of freedom: what a mean over a handful of seeds is worth.
 T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -106,20 +107,20 @@ def study_identity(profile: Profile) -> dict[str, str]:
     return identity
 
 
-def record_study(study: dict[str, Any], path: Path = RECORDED) -> None:
+def record_study(study: dict[str, Any], path: Path | None = None) -> None:
     """Keep the study under its profile's name; those of other profiles stay."""
-    kept = read_json(path) if path.exists() else {}
-    atomic_write_json(path, kept | {study["profile"]: study})
+    path = path or RECORDED
+    atomic_write_json(path, _recorded(path) | {study["profile"]: study})
 
 
-def recorded_study(profile: Profile, path: Path = RECORDED) -> dict[str, Any]:
+def recorded_study(profile: Profile, path: Path | None = None) -> dict[str, Any]:
     """The recorded study of a profile.
 
     Raises LabError, with the command that records it: there is none, or another config, code, data or base
     made it (names which).
     """
     command = f"{REFRESH} PROFILE={profile.name}"
-    studies = read_json(path) if path.exists() else {}
+    studies = _recorded(path or RECORDED)
     if profile.name not in studies:
         raise LabError(f"No GRPO control study of profile {profile.name} is recorded: run `{command}`.")
     study, now = studies[profile.name], study_identity(profile)
@@ -131,6 +132,21 @@ def recorded_study(profile: Profile, path: Path = RECORDED) -> dict[str, Any]:
             f"The recorded GRPO control study was made with another {', '.join(differing)}: run `{command}`."
         )
     return study
+
+
+def study_to_show(profile: Profile) -> tuple[dict[str, Any], bool]:
+    """The study a lab shows, and whether it is of exactly this profile, so that a live run must equal its row.
+
+    A profile without a recorded study is shown the default profile's; a changed seed makes another run.
+    """
+    if profile.name not in _recorded(RECORDED):
+        return recorded_study(load_profile(DEFAULT_PROFILE)), False
+    published = load_profile(profile.name)
+    return recorded_study(published), profile.fingerprint() == published.fingerprint()
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
 
 
 def find_row(study: dict[str, Any], policy: str, seed: int | None) -> dict[str, Any]:

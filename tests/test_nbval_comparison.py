@@ -151,7 +151,7 @@ def test_states_of_an_earlier_run_are_never_reused(tmp_path):
     assert "not empty" in result.stdout + result.stderr
 
 
-def test_without_the_variable_the_test_outputs_are_emptied_first(tmp_path, monkeypatch):
+def test_without_the_variable_the_test_outputs_are_emptied_first(tmp_path, monkeypatch, request):
     conftest = _load_conftest()
     monkeypatch.delenv(OUTPUTS_VARIABLE, raising=False)
     monkeypatch.setattr(conftest, "ROOT", tmp_path)
@@ -161,9 +161,12 @@ def test_without_the_variable_the_test_outputs_are_emptied_first(tmp_path, monke
     for path in (state, students):
         path.parent.mkdir(parents=True)
         path.touch()
-    conftest._clean_outputs()
+    conftest._clean_outputs(request.config)
     assert not state.exists()
     assert students.exists()
+    monkeypatch.delenv(OUTPUTS_VARIABLE)
+    with pytest.raises(pytest.UsageError, match="Another run"):
+        conftest._clean_outputs(request.config)
 
 
 def _load_conftest():

@@ -18,6 +18,7 @@ from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, ROOT
 from labs_lib.tools import lab_runs
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
 from labs_lib.tools.labs import Lab
+from labs_lib.tools.locks import exclusive
 from labs_lib.tools.notebooks import code_cells, committed_problems, read_notebook
 from labs_lib.tools.processes import WatchedProcess
 from labs_lib.tools.run_all import Repository, default_jobs, main
@@ -40,6 +41,13 @@ def without_variables(monkeypatch):
     # Also pytest's own: ipykernel heeds it, and these kernels stand for a user's.
     for name in (OUTPUTS_VARIABLE, FIGURES_VARIABLE, "PYTEST_CURRENT_TEST"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Labs run without papermill and a kernel: a tenth of a second each."""
+    script = Path(__file__).with_name("quick_execute.py")
+    monkeypatch.setattr(lab_runs, "EXECUTE", (sys.executable, str(script)))
 
 
 def repository(root, *labs, **sources):
@@ -65,7 +73,7 @@ def executed(repo, name):
 # --- What runs, in which order -----------------------------------------------------------------------
 
 
-def test_labs_run_in_the_order_of_their_needs_and_not_again_while_up_to_date(tmp_path, capsys):
+def test_labs_run_in_the_order_of_their_needs_and_not_again_while_up_to_date(quick, tmp_path, capsys):
     labs = (Lab("00_uses", needs=("01_makes",)), Lab("01_makes", outputs=("evidence/branches/*.json",)))
     repo = repository(tmp_path, *labs, _00_uses=[READS_EVIDENCE], _01_makes=[EVIDENCE, "print(PROFILE, SEED)"])
     assert main([], repo) == 0
@@ -74,7 +82,7 @@ def test_labs_run_in_the_order_of_their_needs_and_not_again_while_up_to_date(tmp
     assert outputs_text(executed(repo, "01_makes")) == "tiny 3\n"
     first = report(repo)
     assert first["branches"] == {"grpo": {"updates": 200}}
-    assert all(lab["seconds"] > 0 and lab["peak_rss_mb"] > 10 and lab["cpu_seconds"] > 0 for lab in first["labs"])
+    assert all(lab["seconds"] > 0 for lab in first["labs"])
 
     times = {path: path.stat().st_mtime_ns for path in (repo.outputs / "tiny").rglob("*.ipynb")}
     assert main([], repo) == 0
@@ -94,14 +102,36 @@ def test_labs_run_in_the_order_of_their_needs_and_not_again_while_up_to_date(tmp
     assert "00_uses (01_makes changed)" in capsys.readouterr().out
 
 
+def test_kernels_get_parameters_outputs_and_what_they_need(tmp_path):
+    labs = (Lab("00_uses", needs=("01_makes",)), Lab("01_makes", outputs=("evidence/branches/*.json",)))
+    repo = repository(tmp_path, *labs, _00_uses=[READS_EVIDENCE], _01_makes=[EVIDENCE, "print(PROFILE, SEED)"])
+    assert main(["--seed", "5", "-j", "2"], repo) == 0
+    assert outputs_text(executed(repo, "00_uses")) == '{"updates": 200}\n'
+    assert outputs_text(executed(repo, "01_makes")) == "tiny 5\n"
+    assert all(lab["peak_rss_mb"] > 30 and lab["cpu_seconds"] > 0 for lab in report(repo)["labs"])
+    nbformat.validate(nbformat.read(executed(repo, "01_makes"), as_version=4))
+
+
 FAILURES = {
     "00_raises": (["x = 1", "assert x == 2, 'an invariant'", "print(3)"], "cell 3 (`assert x == 2, 'an invariant'`)"),
     "01_dies": (["import os\nos._exit(3)", "print(3)"], "cell 2 (`import os`): the kernel died"),
-    "02_hangs": (["import time; time.sleep(600)"], "cell 2 (`import time; time.sleep(600)`): it took more than 3 s"),
-    "03_exits": (["import sys", "sys.exit(0)", "print(3)"], "cell 3 (`sys.exit(0)`): the notebook ended before"),
-    "04_makes_nothing": (["print(1)"], "it wrote nothing that matches evidence/*.json"),
-    "05_magic": (["%no_such_magic", "print(1)"], "cell 2 (`%no_such_magic`): UsageError"),
+    "02_exits": (["import sys", "sys.exit(0)", "print(3)"], "cell 3 (`sys.exit(0)`): the notebook ended before"),
+    "03_makes_nothing": (["print(1)"], "it wrote nothing that matches evidence/*.json"),
+    "04_magic": (["%no_such_magic", "print(1)"], "cell 2 (`%no_such_magic`): UsageError"),
 }
+
+
+def is_marked(path):
+    """Whether papermill's two markers lead to the cell that failed."""
+    return sum("papermill-error" in cell.source for cell in read_notebook(path).cells) == 2
+
+
+def test_a_cell_that_does_not_end_is_a_failure(tmp_path, capsys):
+    repo = repository(tmp_path, _00_hangs=["import time; time.sleep(600)"])
+    assert main(["--cell-timeout", "3"], repo) == 1
+    assert "it took more than 3 s" in capsys.readouterr().out
+    assert statuses(repo) == {"00_hangs": "FAILED"}
+    assert is_marked(executed(repo, "00_hangs"))
 
 
 def test_every_kind_of_failure_ends_with_a_status_a_name_and_a_kept_notebook(tmp_path, capsys):
@@ -113,7 +143,7 @@ def test_every_kind_of_failure_ends_with_a_status_a_name_and_a_kept_notebook(tmp
     )
     sources = {f"_{name}": cells for name, (cells, _) in FAILURES.items()}
     repo = repository(tmp_path, *labs, **sources, _06_needs=["1"], _07_needs_that=["1"], _08_fine=["print(1)"])
-    assert main(["--cell-timeout", "3", "-j", "2"], repo) == 1
+    assert main(["-j", "2"], repo) == 1
     out = capsys.readouterr().out
     for name, (_, message) in FAILURES.items():
         assert f"FAILED {name}: {message}" in out
@@ -123,14 +153,10 @@ def test_every_kind_of_failure_ends_with_a_status_a_name_and_a_kept_notebook(tmp
     assert found["06_needs"] == "skipped because of 00_raises"
     assert found["07_needs_that"] == "skipped because of 06_needs"
     assert found["08_fine"] == "ok"
-    for name in ("00_raises", "01_dies", "02_hangs", "03_exits"):
-        marked = [cell for cell in read_notebook(executed(repo, name)).cells if "papermill-error" in cell.source]
-        assert len(marked) == 2, f"{name} is not marked"
-        assert not code_cells(read_notebook(executed(repo, name)))[-1].get("outputs")
-    assert not list((repo.notebooks).rglob("*.failure"))
+    assert all(is_marked(executed(repo, name)) for name in ("00_raises", "01_dies", "02_exits", "04_magic"))
 
 
-def test_a_lab_that_failed_runs_again(tmp_path):
+def test_a_lab_that_failed_runs_again(quick, tmp_path):
     repo = repository(tmp_path, _00_a=["assert False"])
     assert main([], repo) == 1
     write(repo.notebooks / "00_a.ipynb", notebook("assert True"))
@@ -138,7 +164,7 @@ def test_a_lab_that_failed_runs_again(tmp_path):
     assert statuses(repo) == {"00_a": "ok"}
 
 
-def test_fresh_and_selection(tmp_path):
+def test_fresh_and_selection(quick, tmp_path):
     labs = (Lab("00_a"), Lab("01_b", outputs=("evidence/branches/*.json",)), Lab("02_c", needs=("01_b",)))
     repo = repository(tmp_path, *labs, _00_a=["1"], _01_b=[EVIDENCE], _02_c=["1"])
     assert main(["02"], repo) == 0
@@ -176,7 +202,7 @@ def test_a_mistake_is_one_sentence_and_nothing_runs(tmp_path, arguments, message
     assert not (repo.outputs / "tiny").exists()
 
 
-def test_parameters_are_injected_and_part_of_being_up_to_date(tmp_path, capsys):
+def test_parameters_are_injected_and_part_of_being_up_to_date(quick, tmp_path, capsys):
     repo = repository(tmp_path, _00_a=["print(PROFILE, SEED)"])
     assert main(["--seed", "5"], repo) == 0
     assert outputs_text(executed(repo, "00_a")) == "tiny 5\n"
@@ -221,7 +247,7 @@ def test_refresh_writes_outputs_and_figures_back_and_a_second_one_changes_nothin
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
-def test_refresh_does_not_see_the_states_of_earlier_runs(tmp_path):
+def test_refresh_does_not_see_the_states_of_earlier_runs(quick, tmp_path):
     counts = [
         "from labs_lib.paths import outputs_root",
         "state = outputs_root(PROFILE) / 'state'\nprint('found' if state.exists() else 'made')\nstate.touch()",
@@ -240,7 +266,7 @@ from labs_lib.tools.command_line import command_line
 from labs_lib.tools.labs import Lab
 from labs_lib.tools.run_all import Repository, main
 root = pathlib.Path({root!r})
-repository = Repository(root, root / "outputs", (Lab("00_a"), Lab("01_b", needs=("00_a",))))
+repository = Repository(root, root / "outputs", (Lab("00_a"),))
 command_line(lambda: main(["-j", "1"], repository))
 """
 SLOW = """import pathlib, time
@@ -256,37 +282,46 @@ def wait_for(condition, seconds=60):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_run_leaves_no_process_and_goes_on_later(tmp_path, number):
-    repo = repository(tmp_path, _00_a=["print(1)"], _01_b=[SLOW])
-    script = SCRIPT.format(root=str(tmp_path))
+def started(root):
+    """A run of its own whose lab waits for the file go_on; and the processes that it has started."""
+    command = [sys.executable, "-c", SCRIPT.format(root=str(root))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    wait_for((tmp_path / "running").exists)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for((root / "running").exists)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) == 2  # papermill and the kernel
+    return process, children
+
+
+def ended(children):
+    return not any(child.is_running() and child.status() != "zombie" for child in children)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_so_and_leaves_no_process(tmp_path, number):
+    repository(tmp_path, _00_a=[SLOW])
+    process, children = started(tmp_path)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    if number == signal.SIGKILL:
-        assert process.returncode == -signal.SIGKILL
-    else:
-        assert process.returncode == 130
-        assert errors.strip() == "Interrupted. What was finished is kept: the same command goes on from there."
-    wait_for(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
+    assert process.returncode == 130
+    assert errors.strip() == "Interrupted. What was finished is kept: the same command goes on from there."
+    assert ended(children)
 
+
+def test_a_killed_run_leaves_no_process_and_the_next_one_goes_on(tmp_path):
+    repo = repository(tmp_path, _00_a=[SLOW])
+    process, children = started(tmp_path)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for(lambda: ended(children))
     (tmp_path / "go_on").touch()
-    again = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0, again.stderr
-    assert statuses(repo) == {"00_a": "up to date", "01_b": "ok"}
+    assert main([], repo) == 0
+    assert statuses(repo) == {"00_a": "ok"}
 
 
 def test_two_runs_at_once_are_refused(tmp_path):
-    from labs_lib.tools.run_all import _exclusive
-
     repo = repository(tmp_path, _00_a=["1"])
-    with _exclusive(repo.outputs, "tiny"), pytest.raises(LabError, match="Another run is writing"):
+    with exclusive(repo.outputs / "tiny"), pytest.raises(LabError, match="Another run is writing"):
         main([], repo)
 
 
@@ -410,10 +445,3 @@ def test_a_runner_that_crashes_is_described_by_its_last_line(tmp_path):
     wait_for(lambda: process.poll() is not None)
     outcome = runner.finish(Lab("00_a"), process, process.poll())
     assert outcome.detail == "its process ended with status 1: ZeroDivisionError: division by zero"
-
-
-def test_an_executed_notebook_is_a_valid_one(tmp_path):
-    repo = repository(tmp_path, _00_a=["print(1)"])
-    assert main([], repo) == 0
-    nbformat.validate(nbformat.read(executed(repo, "00_a"), as_version=4))
-    assert Path(repo.outputs / "tiny" / "stamps" / "00_a.json").is_file()

@@ -79,7 +79,9 @@ def _all(f: Callable, expected: str | None, *cases: tuple) -> bool:
 REFUSAL = Exercise(
     "refusal",
     (
-        Property("a finished, short text of known ids goes on to parsing", lambda f: _all(f, None, (_TEXT, "eos", True))),
+        Property(
+            "a finished, short text of known ids goes on to parsing", lambda f: _all(f, None, (_TEXT, "eos", True))
+        ),
         Property(
             "an answer that did not end with EOS is not_finished, whatever else ended it",
             lambda f: _all(f, "not_finished", (_TEXT, "length", True), (_TEXT, "stop_word", True), (_TEXT, None, True)),
@@ -189,7 +191,11 @@ def _payers(f: Callable, name: str) -> list[set[str]]:
     """For each target problem: which verifiers pay the attack on `name`."""
     texts = [(problem, f(problem, name)) for problem in _TARGETS]
     return [
-        {other for other, verifier in VERIFIERS.items() if judge(verifier, Completion("", text, problem=problem)).reward}
+        {
+            other
+            for other, verifier in VERIFIERS.items()
+            if judge(verifier, Completion("", text, problem=problem)).reward
+        }
         for problem, text in texts
     ]
 

@@ -121,7 +121,7 @@ CLIPPED_LOSS = Exercise(
 
 _P = _double([1 / 2, 1 / 4, 1 / 8, 1 / 8], [1 / 8, 1 / 8, 1 / 4, 1 / 2]).log()
 _Q = _double([1 / 4] * 4, [1 / 2, 1 / 4, 1 / 8, 1 / 8]).log()
-_KL = torch.tensor([log(2) / 4, 0.75 * log(2)], dtype=torch.float64)
+_KL = torch.tensor([log(2) / 4, 7 / 8 * log(2)], dtype=torch.float64)
 _SHIFT = _double([3.0], [-5.0])  # a constant added to a row of logits changes no probability
 
 

@@ -14,7 +14,7 @@ def answer_probabilities(tokens: Sequence[str], probabilities: Sequence[float]) 
     places = range(len(tokens))
     axes.bar(places, probabilities, color=BLUE)
     # Token texts repeat, so they are labels of numbered places and not categories.
-    axes.set_xticks(places, [_label(token) for token in tokens], rotation=60 if len(tokens) > 6 else 0)
+    axes.set_xticks(places, [_label(token) for token in tokens], rotation=45, ha="right", rotation_mode="anchor")
     axes.set_ylim(0, 1.05)
     axes.set_xlabel("token of the answer")
     axes.set_ylabel("probability")

@@ -5,24 +5,21 @@ from collections.abc import Mapping, Sequence
 import numpy
 from matplotlib import pyplot
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from labs_lib.figures.style import BLUE, GREY, HATCHES, ORANGE, SKY, VERMILLION
 
 # Rows of the gallery's map: a name that fits beside the grid, and the gallery's categories it stands for.
+# Completions that deserve their reward have the first row for themselves, whatever their category.
+DESERVING = "deserving"
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "right": (
-        "right",
-        "right, JSON white space",
-        "right, JSON escape in the key",
-        "long, within 256",
-        "minus zero",
-    ),
     "wrong number": ("wrong number", "out of range"),
     "text around": ("text around", "fence"),
     "two answers": ("two answers",),
     "wrong fields": ("duplicate field", "other fields"),
     "no object, nested": ("not an object", "nested"),
-    "not an integer": ("not an integer", "bool for 1", "bool for 0"),
+    "not an integer": ("not an integer", "bool for 1", "bool for 0", "minus zero"),
     "not JSON": ("not JSON",),
     "odd characters": ("other scripts", "odd edge"),
     "cut off": ("cut off",),
@@ -35,10 +32,11 @@ _BIN = 10  # items of stock
 def final_stocks(populations: Mapping[str, Sequence[int]]) -> Figure:
     """Histogram of final stocks (items) for each population, as a share of that population in percent."""
     figure, axes = pyplot.subplots()
-    edges = numpy.arange(0, max(map(max, populations.values())) + 2 * _BIN, _BIN)
-    for (name, stocks), colour, width in zip(populations.items(), (BLUE, ORANGE), (3.2, 2.2), strict=False):
+    edges = numpy.arange(0, (max(map(max, populations.values())) // _BIN + 2) * _BIN, _BIN)
+    looks = zip(populations.items(), (BLUE, ORANGE), ("-", "--"), strict=False)
+    for (name, stocks), colour, dashes in looks:
         share, _ = numpy.histogram(stocks, bins=edges)
-        axes.stairs(100 * share / len(stocks), edges, color=colour, linewidth=width, label=name)
+        axes.stairs(100 * share / len(stocks), edges, color=colour, linestyle=dashes, linewidth=2.6, label=name)
     axes.set_xlabel("final stock (items)")
     axes.set_ylabel(f"problems (% per {_BIN} items)")
     axes.set_ylim(bottom=0)
@@ -47,56 +45,63 @@ def final_stocks(populations: Mapping[str, Sequence[int]]) -> Figure:
 
 
 def payments(counts: Mapping[str, Mapping[str, int]]) -> Figure:
-    """One bar a verifier: completions that it pays, split into deserving and undeserving ones."""
+    """One bar a verifier: completions that it pays, deserved and undeserved."""
     figure, axes = pyplot.subplots(figsize=(7.2, 3.4))
     names = list(counts)[::-1]
     wrong = [counts[name]["wrongly_paid"] for name in names]
     right = [counts[name]["paid"] - counts[name]["wrongly_paid"] for name in names]
-    axes.barh(names, right, color=BLUE, label="paid and deserving")
-    axes.barh(names, wrong, left=right, color=ORANGE, hatch="//", edgecolor="white", label="paid, not deserving")
+    axes.barh(names, right, color=BLUE, label="deserved")
+    axes.barh(names, wrong, left=right, color=ORANGE, hatch="//", edgecolor="white", label="undeserved")
     for place, (good, bad) in enumerate(zip(right, wrong, strict=True)):
-        axes.text(good + bad + 1, place, f"{bad} not deserving", va="center")
-    axes.set_xlim(0, max(map(sum, zip(right, wrong, strict=True))) * 1.4)
+        axes.text(good + bad + 1, place, f"{bad} undeserved", va="center")
+    axes.set_xlim(0, max(map(sum, zip(right, wrong, strict=True))) * 1.3)
     axes.set_xlabel("completions that are paid")
     axes.grid(axis="y", visible=False)
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
-def family_counts(table: Sequence[Mapping], verifiers: Sequence[str]) -> dict[str, dict[str, tuple[int, int, int]]]:
-    """Family -> verifier -> (paid, paid without deserving it, all completions of the family)."""
-    counts: dict[str, dict[str, tuple[int, int, int]]] = {}
+def family_counts(table: Sequence[Mapping], verifiers: Sequence[str]) -> dict[str, dict[str, tuple[int, int]]]:
+    """Family -> verifier -> (paid completions, all completions of the family), from `gallery.verdict_table`."""
+    families = {DESERVING: [row for row in table if row["deserves"]]}
     for family, categories in FAMILIES.items():
-        rows = [row for row in table if row["category"] in categories]
-        counts[family] = {
-            name: (
-                sum(row[name].reward for row in rows),
-                sum(row[name].reward for row in rows if not row["deserves"]),
-                len(rows),
-            )
-            for name in verifiers
-        }
-    return counts
+        families[family] = [row for row in table if row["category"] in categories and not row["deserves"]]
+    return {
+        family: {name: (sum(row[name].reward for row in rows), len(rows)) for name in verifiers}
+        for family, rows in families.items()
+    }
 
 
-def gallery_map(counts: Mapping[str, Mapping[str, tuple[int, int, int]]]) -> Figure:
-    """Families down, verifiers across (`family_counts`): the colour is the share of undeserved payments.
+def gallery_map(counts: Mapping[str, Mapping[str, tuple[int, int]]]) -> Figure:
+    """Families down, verifiers across (`family_counts`): how many of each are paid.
 
-    The numbers are "paid of all"; a field without any undeserved payment is white.
+    Blue is a deserved payment, orange an undeserved one, darker for a larger share; white is no payment.
     """
     families, names = list(counts), list(next(iter(counts.values())))
     figure, axes = pyplot.subplots(figsize=(7.2, 6.4))
-    share = numpy.array([[counts[f][n][1] / max(counts[f][n][2], 1) for n in names] for f in families])
-    axes.imshow(share, cmap="Oranges", vmin=0, vmax=1.4, aspect="auto")
     for row, family in enumerate(families):
+        colour = BLUE if family == DESERVING else ORANGE
         for column, name in enumerate(names):
-            paid, wrong, total = counts[family][name]
-            weight = "bold" if wrong else "normal"
-            axes.text(column, row, f"{paid} of {total}", ha="center", va="center", weight=weight)
+            paid, total = counts[family][name]
+            share = paid / total
+            patch = Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour, alpha=0.85 * share, linewidth=0)
+            axes.add_patch(patch)
+            axes.text(
+                column,
+                row,
+                f"{paid} of {total}",
+                ha="center",
+                va="center",
+                weight="bold" if paid else "normal",
+                color="white" if family == DESERVING and share > 0.5 else "black",
+            )
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_ylim(len(families) - 0.5, -0.5)
+    axes.axhline(0.5, color=GREY, linewidth=1.2)
     axes.set_xticks(range(len(names)), names)
     axes.set_yticks(range(len(families)), families)
     axes.xaxis.tick_top()
-    axes.set_xlabel("verifier: paid completions (orange: undeserved)")
+    axes.set_xlabel("paid completions: blue deserved, orange undeserved")
     axes.grid(visible=False)
     return figure
 
@@ -115,6 +120,7 @@ def stock_paths(panels: Mapping[str, Mapping[str, Sequence[int]]]) -> Figure:
         axes.axhline(0, color=GREY, linewidth=1.2)
         axes.set_ylim(lowest - margin, highest + margin)
         axes.set_xticks(range(5))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.set_title(title)
         axes.set_xlabel("movements done")
     all_axes[0][0].set_ylabel("stock (items)")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 
 from matplotlib import pyplot
 from matplotlib.axes import Axes
@@ -62,8 +63,8 @@ def mixed_groups_figure(
             color=colours[point.group_size],
             label=f"G = {point.group_size}, measured",
         )
-    axes.set(xlabel="success per answer p", ylabel="share of mixed groups", xlim=(0, 1), ylim=(0, 1.02))
-    figure.legend(loc="outside right upper", fontsize=11)
+    axes.set(xlabel="success per answer p", ylabel="share of mixed groups", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 
@@ -82,7 +83,7 @@ def clip_figure(
             axes.axvspan(*bounds, color="#E8E8E8", zorder=0)
             axes.axhline(0, color=GREY, linewidth=0.8)
             axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
-        grid[row, 0].set_ylabel(f"A = {advantage:+d}")
+        grid[row, 0].set_ylabel(f"A = {advantage:+d}".replace("-", "−"))
     grid[0, 0].set_title("loss")
     grid[0, 1].set_title("gradient by ρ")
     for axes in grid[1]:
@@ -123,17 +124,26 @@ def prefix_kl_figure(answers: Sequence[PrefixKL]) -> Figure:
 
 
 def update_figure(answers: Sequence[AnswerUpdate]) -> Figure:
-    """A panel for each answer: every token's probability before and after, joined, on a logarithmic axis."""
-    figure, grid = pyplot.subplots(len(answers), 1, figsize=(7.2, 2.3 * len(answers)), squeeze=False, sharey=True)
+    """A panel for each answer: every token's probability before and after, joined, on a logarithmic axis.
+
+    Below each token stands the change of its log-probability in nats. The panels have their own scales: a fall
+    of one answer over many powers of ten must not hide the smaller changes of the others.
+    """
+    figure, grid = pyplot.subplots(len(answers), 1, figsize=(7.2, 2.5 * len(answers)), squeeze=False)
     for axes, answer in zip(grid[:, 0], answers, strict=True):
         for place, (before, after) in enumerate(zip(answer.before, answer.after, strict=True)):
             colour, marker = (BLUE, "^") if after >= before else (VERMILLION, "v")
-            axes.plot([place, place], [before, after], color=colour, linestyle="-", linewidth=2)
-            axes.plot(place, before, "o", color="white", markeredgecolor=BLACK, markersize=8)
-            axes.plot(place, after, marker, color=colour, markeredgecolor=BLACK, markersize=8)
+            places = [place - 0.16, place + 0.16]
+            axes.plot(places, [before, after], color=colour, linestyle="-", linewidth=2)
+            axes.plot(places[0], before, "o", color="white", markeredgecolor=BLACK, markersize=8)
+            axes.plot(places[1], after, marker, color=colour, markeredgecolor=BLACK, markersize=8)
+        changes = [log(after / before) for before, after in zip(answer.before, answer.after, strict=True)]
+        labels = [f"{token}\n{change:+.2f}" for token, change in zip(answer.tokens, changes, strict=True)]
         axes.set(title=answer.title, ylabel="probability", yscale="log")
-        _token_axis(axes, answer.tokens)
-    grid[-1, 0].set_xlabel("token   (○ before, ▲ after: up, ▼ after: down)")
+        axes.set_ylim(min([*answer.before, *answer.after]) / 2, 2)
+        _token_axis(axes, labels)
+    figure.suptitle("○ before   ▲ after, up   ▼ after, down", fontsize=13)
+    grid[-1, 0].set_xlabel("token, and the change of its log p in nats")
     return figure
 
 

@@ -14,6 +14,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 
 from labs_lib.config import Base, Profile
@@ -73,7 +74,10 @@ def load_base(profile: Profile, weak: bool = False) -> LoadedBase:
         folder, dtype=getattr(torch, profile.dtype), attn_implementation="eager", local_files_only=True
     )
     check_base(model, profile.base)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    # AutoTokenizer goes by the architecture: for our own tokenizer it would add Qwen's tokens, beyond the embedding.
+    loader = PreTrainedTokenizerFast if profile.base.source == "assets" else AutoTokenizer
+    tokenizer = loader.from_pretrained(folder, local_files_only=True)
+    check_tokenizer(tokenizer, model)
     return LoadedBase(model.to(profile.device).eval(), tokenizer, digest)
 
 
@@ -91,6 +95,19 @@ def check_base(model: PreTrainedModel, base: Base) -> None:
     count = unique_parameters(model)
     if count != base.parameters:
         raise BaseModelError(f"The base has {count:,} unique parameters, the profile expects {base.parameters:,}.")
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Every id of the tokenizer must have a row in the embedding (which may have more, never fewer).
+
+    Raises:
+        BaseModelError: names both sizes.
+    """
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise BaseModelError(
+            f"The tokenizer has {len(tokenizer):,} ids and the embedding {rows:,} rows: they are not of one base."
+        )
 
 
 def meta_model(config_folder: Path) -> PreTrainedModel:

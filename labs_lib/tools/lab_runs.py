@@ -18,6 +18,7 @@ from labs_lib.tools.processes import WatchedProcess
 from labs_lib.tools.stamps import Stamp, made_files, out_of_date, read_stamp, write_stamp
 
 Status = Literal["ok", "up to date", "FAILED", "skipped"]
+EXECUTE = (sys.executable, "-m", "labs_lib.tools.execute")
 _SECONDS_BETWEEN_LOOKS = 0.2
 
 
@@ -109,8 +110,7 @@ class LabRunner:
             OUTPUTS_VARIABLE: str(self.outputs.parent),
             FIGURES_VARIABLE: str(self.figures(lab)),
         }
-        command = [sys.executable, "-m", "labs_lib.tools.execute", str(job)]
-        return WatchedProcess(command, environment, ROOT, job.with_suffix(".log"))
+        return WatchedProcess([*EXECUTE, str(job)], environment, ROOT, job.with_suffix(".log"))
 
     def _job(self, lab: Lab) -> Path:
         return self.outputs / "jobs" / f"{lab.name}.json"

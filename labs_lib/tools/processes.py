@@ -73,6 +73,7 @@ class WatchedProcess:
         for process in psutil.wait_procs(tree, timeout=_GRACE)[1]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        psutil.wait_procs(tree, timeout=_GRACE)
         self._popen.wait()
 
     def _descendants(self) -> list[psutil.Process]:

@@ -63,7 +63,8 @@ def _existing(path: Path) -> dict[str, Any]:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to their widest entry: numbers to the right, text to the left."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    numbers = [all(row[column][:1] in "-0123456789" for row in rows) for column in range(len(header))]
+    # A lab's name begins with a digit and is text nevertheless.
+    numbers = [column > 0 and all(row[column][:1] in "-0123456789" for row in rows) for column in range(len(header))]
     lines = []
     for row in [header, *rows]:
         cells = [

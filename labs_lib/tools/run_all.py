@@ -1,11 +1,9 @@
 """Execute the labs headless: `make run-all`, and `make refresh` to write the outputs back."""
 
 import argparse
-import contextlib
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from labs_lib.paths import ROOT, outputs_base
 from labs_lib.tools.command_line import command_line
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
 from labs_lib.tools.labs import LABS, Lab, is_solution, select, with_needs
+from labs_lib.tools.locks import exclusive
 from labs_lib.tools.notebooks import default_parameters, read_notebook
 from labs_lib.tools.refresh import write_back
 from labs_lib.tools.report import labs_table, write_report
@@ -84,7 +83,7 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
     chosen = select(candidates, options.labs)
     ordered = with_needs(chosen, repository.labs)
     parameters = _parameters(repository, ordered, chosen, profile.name, options)
-    with _exclusive(repository.outputs, profile.name):
+    with exclusive(outputs):
         if options.fresh:
             _forget(outputs, chosen, everything=not options.labs)
         runner = LabRunner(
@@ -158,18 +157,6 @@ def _forget(outputs: Path, chosen: list[Lab], everything: bool) -> None:
             (outputs / name).unlink()
 
 
-@contextlib.contextmanager
-def _exclusive(outputs: Path, profile: str) -> Iterator[None]:
-    """Hold the profile's outputs; LabError if another run has them."""
-    outputs.mkdir(parents=True, exist_ok=True)
-    with open(outputs / f".{profile}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LabError(f"Another run is writing to {outputs / profile}: wait for it to end.") from None
-        yield
-
-
 def _failures(runner: LabRunner, ordered: list[Lab], outcomes: dict[str, Outcome]) -> int:
     failed = [lab for lab in ordered if not outcomes[lab.name].good]
     for lab in failed:
@@ -201,7 +188,7 @@ def refresh(repository: Repository, profile: Profile, options: argparse.Namespac
     chosen = select(repository.labs, options.labs)
     ordered = with_needs(chosen, repository.labs)
     base = repository.outputs / REFRESH_OUTPUTS
-    with _exclusive(repository.outputs, REFRESH_OUTPUTS):
+    with exclusive(base):
         shutil.rmtree(base, ignore_errors=True)
         runner = LabRunner(
             repository.notebooks,

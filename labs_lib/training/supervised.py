@@ -46,7 +46,7 @@ def target_logprobs(
     ids, mask = (t.to(policy.device) for t in pad_targets([example.target for example in examples], pad_id))
     hidden = active_hidden(policy, [example.prompt for example in examples], ids, mask, pad_id)
     scored = selected_logprobs(hidden @ unembedding(policy).T, ids[mask])
-    return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, scored), mask
+    return scored.new_zeros(mask.shape).masked_scatter(mask, scored), mask
 
 
 def accumulate_gradient(

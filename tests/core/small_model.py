@@ -1,38 +1,29 @@
-"""A very small random Qwen2 with the tiny base's tokenizer, and trainers on it that take milliseconds a step.
+"""A very small random Qwen2 with the tiny base's tokenizer, and trainers on it that take milliseconds a step."""
 
-Run as a program it trains until it kills itself: `small_model.py FOLDER KIND STEP` stops by SIGKILL in the
-middle of step STEP + 1.
-"""
-
+import copy
 import os
 import signal
-import sys
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
-from labs_lib.runtime import start
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-PROFILE = start("tiny")
+from labs_lib.config import Supervised, load_profile
+from labs_lib.paths import ASSETS
+from labs_lib.tasks.stock_arithmetic.problem import Problem
+from labs_lib.tasks.stock_arithmetic.verifier import Verdict
+from labs_lib.training.grpo import GrpoSettings, GrpoTrainer, RolloutPrompt
+from labs_lib.training.run import RunPlan
+from labs_lib.training.supervised import SupervisedExample, SupervisedTrainer
 
-import torch  # noqa: E402
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
-
-from labs_lib.config import Supervised  # noqa: E402
-from labs_lib.paths import ASSETS  # noqa: E402
-from labs_lib.tasks.stock_arithmetic.problem import Problem  # noqa: E402
-from labs_lib.tasks.stock_arithmetic.verifier import Verdict  # noqa: E402
-from labs_lib.training import grpo as grpo_module  # noqa: E402
-from labs_lib.training.grpo import GrpoSettings, GrpoTrainer, RolloutPrompt  # noqa: E402
-from labs_lib.training.run import RunPlan, run  # noqa: E402
-from labs_lib.training.supervised import SupervisedExample, SupervisedTrainer  # noqa: E402
-
+PROFILE = load_profile("tiny")
 IDENTITY = {"config": "a", "data": "b", "base": "c", "code": "d"}
 EPOCH = 3  # updates
 ANSWER_TOKENS = 6
 GRPO = replace(
     PROFILE.grpo,
-    iterations=6,
+    iterations=4,
     prompts_per_iteration=2,
     group_size=4,
     micro_batch_prompts=1,
@@ -44,7 +35,7 @@ SFT = Supervised(examples=12, epochs=3, batch_size=4, micro_batch_size=2, learni
 
 @lru_cache
 def tokenizer():
-    return AutoTokenizer.from_pretrained(ASSETS / "tiny-base", local_files_only=True)
+    return PreTrainedTokenizerFast.from_pretrained(ASSETS / "tiny-base", local_files_only=True)
 
 
 def small_model(seed: int = 0, **changes):
@@ -68,6 +59,13 @@ def small_model(seed: int = 0, **changes):
     model = Qwen2ForCausalLM(config).eval()
     model.set_attn_implementation("eager")
     make_eos_likely(model)
+    return model
+
+
+def in_double(model):
+    """A copy in FP64, to tell a wrong term from rounding. Eager attention would give NaN: its softmax is FP32."""
+    model = copy.deepcopy(model).double()
+    model.set_attn_implementation("sdpa")
     return model
 
 
@@ -146,9 +144,3 @@ def killed_inside_a_step(trainer, last_whole_step: int):
 
     trainer.optimizer.step = kill_or_step
     return trainer
-
-
-if __name__ == "__main__":
-    grpo_module.verify = parity_verdict
-    folder, kind, last_step = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    run(lambda: killed_inside_a_step(TRAINERS[kind](), last_step), folder, plan(kind))

@@ -47,14 +47,16 @@ def build(recipe: Recipe = RECIPE, base: Path = BASE, weak: Path = WEAK) -> dict
     tokenizer = train_tokenizer(tokenizer_sample(iter(seen)), recipe.vocabulary)
     model = build_model(recipe, tokenizer)
     curve = []
-    with ProgressBar("tiny base", recipe.stop) as bar:
-        for step, loss in training_steps(recipe, model, tokenizer, chats(recipe.seed, held_out)):
-            bar.advance()
-            if step % 200 == 0:
-                greedy, mean_probability = arithmetic_accuracy(model, tokenizer)
-                curve.append({"step": step, "loss": loss, "greedy": greedy, "probability": mean_probability})
-            if step == recipe.weak_step:
-                export_base(model, tokenizer, weak)
+    stages = (recipe, chats(recipe.seed, held_out)), (recipe.second_stage(), chats(recipe.seed, held_out, varied=True))
+    with ProgressBar("tiny base", recipe.stop + recipe.varied_steps) as bar:
+        for stage, (settings, stream) in enumerate(stages, start=1):
+            for step, _ in training_steps(settings, model, tokenizer, stream):
+                bar.advance()
+                if step % 200 == 0:
+                    greedy, probability = arithmetic_accuracy(model, tokenizer)
+                    curve.append({"stage": stage, "step": step, "greedy": greedy, "probability": probability})
+                if stage == 1 and step == recipe.weak_step:
+                    export_base(model, tokenizer, weak)
     digest = export_base(model, tokenizer, base)
     record = {"recipe": vars(recipe), "curve": curve, "decontamination": proof, "sha256": digest}
     atomic_write_json(base / TRAINING_RECORD, record)

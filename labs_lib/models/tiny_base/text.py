@@ -1,7 +1,7 @@
 """The tiny base's training text: fresh inventory problems and office help, as short chats.
 
 The base learns arithmetic and the chat format, not the tasks' own formats: StockArithmetic's instruction never
-occurs, and its JSON key only among several others. Every draw comes from one `random.Random`, so the whole
+occurs, and its JSON key only now and then among several others. Every draw comes from one `random.Random`, so the whole
 stream can be replayed to prove that no evaluation problem was in it.
 """
 
@@ -22,6 +22,16 @@ RIGHT_ACTION_SHARE = 0.85
 BASE_SYMPTOMS = 5  # of eight per action: the other three are met only in a lab
 JSON_KEYS = ("stock", "total", "count", "left", "final_stock")
 JSON_KEY_WEIGHTS = (30, 30, 20, 12, 8)
+NUMBER_INSTRUCTIONS = ("Reply with a number.", "Only a number.", "Reply with digits.", "Count.", "N")
+SENTENCE_INSTRUCTIONS = ("Reply in one sentence.", "Say it in a sentence.", "Answer in words.")
+NAMED_KEYS = ("stock", "total", "count", "left", "units", "boxes", "rest", "result", "n", "items", "stock_count")
+JSON_INSTRUCTIONS = (
+    'Reply with JSON {{"{key}": N}}',
+    'Give JSON: {{"{key}": N}}',
+    'Reply as {{"{key}": N}}.',
+    'JSON, please: {{"{key}": N}}',
+    'Only {{"{key}": N}}',
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ def draw_problem(rng: random.Random, operand_max: int = 50, zero_share: float = 
 
 
 def _stock_answer(rng: random.Random, final_stock: int) -> tuple[str, str]:
-    """(system message, answer) in one of three formats, none of them the task's own instruction."""
+    """(system message, answer) in one of three formats, each with one fixed instruction."""
     form = rng.randrange(3)
     if form == 0:
         return "Reply with a number.", f"{final_stock}"
@@ -53,13 +63,26 @@ def _stock_answer(rng: random.Random, final_stock: int) -> tuple[str, str]:
     return "Reply with JSON.", f'{{"{key}":{final_stock}}}'
 
 
-def _stock_chat(rng: random.Random, held_out: frozenset) -> Chat:
+def _varied_stock_answer(rng: random.Random, final_stock: int) -> tuple[str, str]:
+    """The same formats under many instructions; most JSON ones name the key that they want."""
+    form = rng.randrange(5)
+    if form == 0:
+        return rng.choice(NUMBER_INSTRUCTIONS), f"{final_stock}"
+    if form == 1:
+        return rng.choice(SENTENCE_INSTRUCTIONS), f"The answer is {final_stock}."
+    if form == 2:
+        return "Reply with JSON.", f'{{"{rng.choices(JSON_KEYS, JSON_KEY_WEIGHTS)[0]}":{final_stock}}}'
+    key = rng.choice(NAMED_KEYS)
+    return rng.choice(JSON_INSTRUCTIONS).format(key=key), f'{{"{key}":{final_stock}}}'
+
+
+def _stock_chat(rng: random.Random, held_out: frozenset, varied: bool) -> Chat:
     operand_max = rng.choice(OPERAND_MAXIMA)
     zero_share = rng.choice(ZERO_SHARES)
     problem = draw_problem(rng, operand_max, zero_share)
     while problem.key() in held_out:
         problem = draw_problem(rng, operand_max, zero_share)
-    system, answer = _stock_answer(rng, problem.final_stock)
+    system, answer = (_varied_stock_answer if varied else _stock_answer)(rng, problem.final_stock)
     return Chat(system, statement(problem, rng.randrange(len(PATTERNS))), answer, problem)
 
 
@@ -78,13 +101,14 @@ def _office_chat(rng: random.Random) -> Chat:
     return Chat("Help.", user, wording.answer_text(action, manner, rng.randrange(2), courtesy))
 
 
-def chats(seed: int, held_out: frozenset) -> Iterator[Chat]:
+def chats(seed: int, held_out: frozenset, varied: bool = False) -> Iterator[Chat]:
     """The endless, replayable stream of training chats.
 
     Args:
         seed: of the stream.
         held_out: normalised keys (`Problem.key`) that are never drawn: all 1,400 corpus problems.
+        varied: the second stage's text: many instructions instead of one per format.
     """
-    rng = random.Random(f"tiny-base/{seed}")
+    rng = random.Random(f"tiny-base/{seed}/varied" if varied else f"tiny-base/{seed}")
     while True:
-        yield _office_chat(rng) if rng.random() < OFFICE_SHARE else _stock_chat(rng, held_out)
+        yield _office_chat(rng) if rng.random() < OFFICE_SHARE else _stock_chat(rng, held_out, varied)

@@ -7,7 +7,7 @@ recipe is part of what the course teaches.
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -23,8 +23,9 @@ IGNORED = -100  # torch's cross_entropy skips this label
 class Recipe:
     """Everything that decides the tiny base's weights, apart from the processor.
 
-    The schedule is laid out for `steps` updates; training ends after `stop` of them, part of the way down.
-    `weak_step` is the early checkpoint that serves as the weak base.
+    First stage: the schedule is laid out for `steps` updates and ends after `stop` of them, before it has wholly
+    come down; `weak_step` is the early checkpoint that serves as the weak base. Second stage: `varied_steps` updates
+    on many instructions at a constant rate, so that a new instruction does not hide what the model can compute.
     """
 
     seed: int = 7
@@ -36,13 +37,27 @@ class Recipe:
     intermediate: int = 352
     batch_size: int = 64
     steps: int = 6_000
-    stop: int = 6_000
-    weak_step: int = 2_000
+    stop: int = 5_600
+    weak_step: int = 1_000
     warmup: int = 100
     anneal: int = 3_000
     final_fraction: float = 0.1
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
+    varied_steps: int = 600
+    varied_warmup: int = 20
+    varied_learning_rate: float = 2e-4
+
+    def second_stage(self) -> "Recipe":
+        """The second stage as a recipe of its own."""
+        return replace(
+            self,
+            steps=self.varied_steps,
+            stop=self.varied_steps,
+            warmup=self.varied_warmup,
+            anneal=0,
+            learning_rate=self.varied_learning_rate,
+        )
 
     def learning_rate_at(self, step: int) -> float:
         """Learning rate of update `step` (0-based)."""
