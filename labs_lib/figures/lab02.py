@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from labs_lib.figures.style import BLACK, BLUE, DASHES, GREY, MARKERS, ORANGE, PALETTE, VERMILLION
 from labs_lib.statistics import Interval
 
+_VISIBLE = 0.005  # nats: smaller changes print as 0.00
+
 
 @dataclass(frozen=True)
 class MeasuredShare:
@@ -124,27 +126,43 @@ def prefix_kl_figure(answers: Sequence[PrefixKL]) -> Figure:
 
 
 def update_figure(answers: Sequence[AnswerUpdate]) -> Figure:
-    """A panel for each answer: every token's probability before and after, joined, on a logarithmic axis.
+    """A panel for each answer: every token's probability before and after, joined.
 
-    Below each token stands the change of its log-probability in nats. The panels have their own scales: a fall
-    of one answer over many powers of ten must not hide the smaller changes of the others.
+    Below each token stands the change of its log-probability in nats. Panels with a probability below 1 % have a
+    logarithmic axis of their own: a token of one in a million must not hide the changes of the others.
     """
     figure, grid = pyplot.subplots(len(answers), 1, figsize=(7.2, 2.5 * len(answers)), squeeze=False)
     for axes, answer in zip(grid[:, 0], answers, strict=True):
-        for place, (before, after) in enumerate(zip(answer.before, answer.after, strict=True)):
-            colour, marker = (BLUE, "^") if after >= before else (VERMILLION, "v")
+        changes = [log(after / before) for before, after in zip(answer.before, answer.after, strict=True)]
+        for place, (before, after, change) in enumerate(zip(answer.before, answer.after, changes, strict=True)):
+            colour, marker = _direction(change)
             places = [place - 0.16, place + 0.16]
             axes.plot(places, [before, after], color=colour, linestyle="-", linewidth=2)
             axes.plot(places[0], before, "o", color="white", markeredgecolor=BLACK, markersize=8)
             axes.plot(places[1], after, marker, color=colour, markeredgecolor=BLACK, markersize=8)
-        changes = [log(after / before) for before, after in zip(answer.before, answer.after, strict=True)]
-        labels = [f"{token}\n{change:+.2f}" for token, change in zip(answer.tokens, changes, strict=True)]
-        axes.set(title=answer.title, ylabel="probability", yscale="log")
-        axes.set_ylim(min([*answer.before, *answer.after]) / 2, 2)
-        _token_axis(axes, labels)
-    figure.suptitle("○ before   ▲ after, up   ▼ after, down", fontsize=13)
+        axes.set(title=answer.title, ylabel="probability")
+        _probability_axis(axes, min([*answer.before, *answer.after]))
+        shown = [f"{change:+.2f}" if abs(change) >= _VISIBLE else "0.00" for change in changes]
+        _token_axis(axes, [f"{token}\n{change}" for token, change in zip(answer.tokens, shown, strict=True)])
+    figure.suptitle("○ before   ▲ after, up   ▼ after, down   ■ after, within 0.005 nats", fontsize=13)
     grid[-1, 0].set_xlabel("token, and the change of its log p in nats")
     return figure
+
+
+def _direction(change: float) -> tuple[str, str]:
+    """Colour and marker of a change of log-probability."""
+    if abs(change) < _VISIBLE:
+        return GREY, "s"
+    return (BLUE, "^") if change > 0 else (VERMILLION, "v")
+
+
+def _probability_axis(axes: Axes, lowest: float) -> None:
+    if lowest >= 0.01:
+        axes.set_ylim(-0.08, 1.12)
+        return
+    axes.set_yscale("log")
+    margin = lowest**0.15  # the same share of the axis below the lowest value and above 1
+    axes.set_ylim(lowest * margin, 1 / margin)
 
 
 def _token_axis(axes: Axes, tokens: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from labs_lib.tasks.stock_arithmetic.verifier import Verdict, verify
 from labs_lib.training.optimizer import ScheduledAdamW
 from labs_lib.training.supervised import policy_tensors
 
-PROBED_ITERATIONS = 3  # the first iterations keep whole first-prefix distributions, for the audit
+PROBED_ITERATIONS = 3  # these and the last one keep whole first-prefix distributions, for the audit
 STREAMS = ("prompts", "draws", "shuffle")
 
 
@@ -262,7 +262,8 @@ class GrpoTrainer:
             "answers": answers,
             "updates": updates,
         }
-        return evidence | ({"probe": self._probe(batch)} if self.step <= PROBED_ITERATIONS else {})
+        probed = self.step <= PROBED_ITERATIONS or self.step == self.total_steps
+        return evidence | ({"probe": self._probe(batch)} if probed else {})
 
     @torch.no_grad()
     def _probe(self, batch: Batch) -> dict[str, Any]:

@@ -345,8 +345,10 @@ def test_evidence_holds_what_an_audit_needs(run_of_three):
 
 
 def test_probes_are_whole_distributions_of_three_policies():
-    trainer = trained(iterations=PROBED_ITERATIONS + 1)
-    assert ["probe" in row for row in trainer.history] == [True] * PROBED_ITERATIONS + [False]
+    trainer = grpo_trainer(iterations=PROBED_ITERATIONS + 2)
+    for _ in range(trainer.total_steps):
+        trainer.advance()
+    assert ["probe" in row for row in trainer.history] == [True] * PROBED_ITERATIONS + [False, True]
     probe = {name: torch.tensor(values) for name, values in trainer.history[0]["probe"].items()}
     for logp in probe.values():
         assert len(logp) == len(tokenizer()) and logp.exp().sum().item() == pytest.approx(1, abs=1e-6)

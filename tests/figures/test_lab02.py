@@ -82,13 +82,16 @@ def test_prefix_kl():
 
 
 def test_update():
-    answer = AnswerUpdate("reward 1", ["a", "b"], [0.5, 0.2], [0.6, 0.1])
-    figure = update_figure([answer])
-    (axes,) = figure.axes
-    drawn = lines(axes)
-    assert [ys for _, ys in drawn[::3]] == [[0.5, 0.6], [0.2, 0.1]]
-    assert tick_texts(axes) == [f"a\n{math.log(1.2):+.2f}", f"b\n{math.log(0.5):+.2f}"]
-    markers = [line.get_marker() for line in axes.get_lines()]
-    assert markers[2] == "^" and markers[5] == "v"
-    assert axes.get_yscale() == "log"
+    answer = AnswerUpdate("reward 1", ["a", "b", "c"], [0.5, 0.2, 0.9], [0.6, 0.1, 0.9001])
+    rare = AnswerUpdate("reward 0", ["a", "b"], [0.5, 1e-6], [0.5, 1e-7])
+    figure = update_figure([answer, rare])
+    common, logarithmic = figure.axes
+    drawn = lines(common)
+    assert [ys for _, ys in drawn[::3]] == [[0.5, 0.6], [0.2, 0.1], [0.9, 0.9001]]
+    assert tick_texts(common) == [f"a\n{math.log(1.2):+.2f}", f"b\n{math.log(0.5):+.2f}", "c\n0.00"]
+    markers = [line.get_marker() for line in common.get_lines()]
+    assert [markers[2], markers[5], markers[8]] == ["^", "v", "s"]
+    assert (common.get_yscale(), logarithmic.get_yscale()) == ("linear", "log")
+    low, high = logarithmic.get_ylim()
+    assert low < 1e-7 and high > 1
     assert render_png(figure)

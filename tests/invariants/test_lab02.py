@@ -50,8 +50,10 @@ def lab():
     names |= {"policy": policy, "reference": reference, "profile": profile, "longest": 8}
     names |= {"clip_low": profile.grpo.clip_low, "clip_high": profile.grpo.clip_high, "beta": profile.grpo.kl_weight}
     names["tokenizer"] = SimpleNamespace(pad_token_id=PAD, eos_token_id=EOS)
-    names["rollout"] = Rollout(ids, mask, torch.zeros(mask.shape), ("eos",) * 4, torch.zeros(1, 24))
+    names["tokenizer"].decode = lambda ids, **_: " ".join(map(str, ids))
     names["old"] = [logprobs(names, policy, answer) for answer in ANSWERS]
+    captured = torch.zeros(mask.shape).masked_scatter(mask, torch.cat(names["old"]))
+    names["worked"] = Rollout(ids, mask, captured, ("eos",) * 4, torch.zeros(1, 24))
     return SimpleNamespace(**names), names
 
 
@@ -201,13 +203,12 @@ def test_split_free(lab):
 
 
 def test_plain_loss_has_the_librarys_value_and_gradient(lab):
-    lab, names = lab
-    names["reference_hidden"] = lab.masked_hidden(lab.reference, [PROMPT], lab.ids, lab.mask, PAD)
+    lab, _ = lab
     moved = random_policy(1)
     with torch.no_grad():  # a policy near the one that "answered", so that some ratios are clipped and some are not
         for parameter in moved.parameters():
             parameter.mul_(1.05)
-    batch = lab.worked_batch([1, 0, 1, 0])
+    batch = lab.batch_of(lab.worked, [1, 0, 1, 0])
     report, flat = lab.library_gradient(moved, batch)
     assert 0 < report["active_clip_share"] < 1 and report["kl_mean"] > 0.1
     loss = lab.grpo_loss(moved, lab.reference, PROMPT, ANSWERS, lab.old, batch.advantages)
@@ -218,12 +219,11 @@ def test_plain_loss_has_the_librarys_value_and_gradient(lab):
 
 
 def test_kl_only(lab):
-    lab, names = lab
-    names["reference_hidden"] = lab.masked_hidden(lab.reference, [PROMPT], lab.ids, lab.mask, PAD)
+    lab, _ = lab
     expected = lab.kl_gradient(lab.policy)
-    equal = lab.worked_batch([1, 1, 1, 1])
+    equal = lab.batch_of(lab.worked, [1, 1, 1, 1])
     lab.require_kl_only(lab.library_gradient(lab.policy, equal)[1], expected)
     trips(lab.require_kl_only, lab.skipping_gradient(lab.policy, equal), expected)
-    mixed = lab.worked_batch([1, 0, 1, 0])
+    mixed = lab.batch_of(lab.worked, [1, 0, 1, 0])
     trips(lab.require_kl_only, lab.library_gradient(lab.policy, mixed)[1], expected)
     assert torch.equal(lab.skipping_gradient(lab.policy, mixed), lab.library_gradient(lab.policy, mixed)[1])
