@@ -79,7 +79,11 @@ def correct_by_population(rows: Sequence[dict]) -> dict[str, dict[str, int]]:
 
 
 def run_grpo_control(profile: Profile) -> dict[str, Any]:
-    """Train and evaluate every policy of the study (minutes); what is on disk already is reused."""
+    """Train and evaluate every policy of the study (minutes); what is on disk already is reused.
+
+    Raises LabError when config, code, data or base are changed while it runs: its rows would not be of one kind.
+    """
+    identity = study_identity(profile)
     rows = [study_row(profile, ensure_branch(profile, "warmstart"), "warmstart", None)]
     for seed in profile.grpo_control.seeds:
         for policy in (VERIFIED, SHUFFLED):
@@ -89,7 +93,9 @@ def run_grpo_control(profile: Profile) -> dict[str, Any]:
         for name in ("warmstart-weak", "grpo-weak"):
             seed = None if name == "warmstart-weak" else profile.seed
             rows.append(study_row(profile, ensure_branch(profile, name), name, seed))
-    return {"profile": profile.name, "identity": study_identity(profile), "rows": rows}
+    if study_identity(profile) != identity:
+        raise LabError(f"Code, data or base were changed while the study ran: run `{REFRESH}` again.")
+    return {"profile": profile.name, "identity": identity, "rows": rows}
 
 
 def study_identity(profile: Profile) -> dict[str, str]:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     profile = start("tiny")
     from labs_lib.models.tiny_base.build import build
-    from labs_lib.models.tiny_base.card import write_card
+    from labs_lib.tools.tiny_base_card import write_card
 
     if not options.card:
         build()
