@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from labs_lib.branches import PolicySource
-from labs_lib.checkpoint import load_checkpoint, state_differences
+from labs_lib.checkpoint import load_checkpoint, save_model_weights, state_differences, untied_state_dict
 from labs_lib.config import load_profile
 from labs_lib.errors import LearningScopeError, VerificationError
 from labs_lib.evidence import require_consumed_once, require_verified_rewards
-from labs_lib.models.base import WEIGHTS, base_folder, load_base
+from labs_lib.models.base import load_base
 from labs_lib.models.fingerprint import policy_fingerprint
 from labs_lib.paths import NOTEBOOKS, ROOT
 from labs_lib.tasks.learning_scope import stock_arithmetic_scope
@@ -213,14 +213,16 @@ def test_the_best_of_four_is_not_pass_at_1(lab):
         lab["require_pass_at_1"](lab["published"](rows), rows)
 
 
-def test_a_start_from_elsewhere_is_refused():
+def test_a_start_from_elsewhere_is_refused(tmp_path):
     profile = load_profile("tiny")
-    weights = base_folder(profile.base) / WEIGHTS
-    fingerprint = policy_fingerprint(load_base(profile).model)
-    PolicySource(profile, False, weights, fingerprint).load()
-    elsewhere = base_folder(profile.base, weak=True) / WEIGHTS
+    right, elsewhere = (load_base(profile, weak).model for weak in (False, True))
+    files = [tmp_path / "right.safetensors", tmp_path / "elsewhere.safetensors"]
+    for model, file in zip((right, elsewhere), files, strict=True):
+        save_model_weights(file, untied_state_dict(model))
+    fingerprint = policy_fingerprint(right)
+    PolicySource(profile, False, files[0], fingerprint).load()
     with pytest.raises(VerificationError, match="is not the policy that its branch ended with"):
-        PolicySource(profile, False, elsewhere, fingerprint).load()
+        PolicySource(profile, False, files[1], fingerprint).load()
 
 
 def test_a_bonus_for_style_is_noticed(lab):
