@@ -286,7 +286,15 @@ def started(root):
     """A run of its own whose lab waits for the file go_on; and the processes that it has started."""
     command = [sys.executable, "-c", SCRIPT.format(root=str(root))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test run in the background of a script has SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     wait_for((root / "running").exists)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) == 2  # papermill and the kernel
