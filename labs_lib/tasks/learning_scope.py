@@ -152,7 +152,25 @@ def stock_arithmetic_scope(
     the negative log-likelihood of a target needs its statement as the prompt. Test is never allowed.
     """
     data = Path(data or DATA / "stock-arithmetic-v1")
-    evaluations = Path(outputs or outputs_base()) / "**/evaluation*"
     validation = [data / "validation.visible.jsonl", data / "validation.labels.jsonl"]
-    forbidden = [data / "validation.*", data / "test.*", evaluations]
+    forbidden = [data / "validation.*", data / "test.*", _evaluations(outputs)]
     return learning_scope(forbidden, allow=validation if validation_nll else [])
+
+
+def office_help_scope(
+    validation_pairs: bool = False, data: Path | str | None = None, outputs: Path | str | None = None
+) -> AbstractContextManager[None]:
+    """The learning scope of OfficeHelpPrefs-v1; use it as `with office_help_scope(): ...`.
+
+    Forbids validation and test pairs, the probes, and every inference output, as `stock_arithmetic_scope` does.
+    `validation_pairs` allows the validation pairs, for the figure that follows each epoch and selects nothing.
+    Test and probes are never allowed.
+    """
+    data = Path(data or DATA / "office-help-prefs-v1")
+    validation = [data / "validation.pairs.visible.jsonl", data / "validation.pairs.labels.jsonl"]
+    forbidden = [data / "validation.*", data / "test.*", data / "probes.*", _evaluations(outputs)]
+    return learning_scope(forbidden, allow=validation if validation_pairs else [])
+
+
+def _evaluations(outputs: Path | str | None) -> Path:
+    return Path(outputs or outputs_base()) / "**/evaluation*"

@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 
 from labs_lib.errors import LearningScopeError
-from labs_lib.tasks.learning_scope import learning_scope, refuse_held_out, stock_arithmetic_scope
+from labs_lib.tasks.learning_scope import (
+    learning_scope,
+    office_help_scope,
+    refuse_held_out,
+    stock_arithmetic_scope,
+)
+from labs_lib.tasks.office_help import corpus as office
 from labs_lib.tasks.stock_arithmetic.corpus import load_split, write_corpus
 
 
@@ -259,3 +265,52 @@ class TestStockArithmeticScope:
             assert len(load_split("train", labels=False)) == 1000
             with pytest.raises(LearningScopeError):
                 load_split("test", labels=False)
+
+
+class TestOfficeHelpScope:
+    @pytest.fixture
+    def data(self, tmp_path):
+        office.write_corpus(tmp_path / "data")
+        return tmp_path / "data"
+
+    def test_training_data_stay_open(self, data, tmp_path):
+        with office_help_scope(data=data, outputs=tmp_path):
+            assert len(office.load_pairs("train", folder=data)) == 840
+            assert len(office.load_demonstrations(folder=data)) == 168
+            assert len(office.load_rollout_requests(folder=data)) == 672
+
+    @pytest.mark.parametrize("population", ["validation.pairs", "test.pairs", "probes"])
+    @pytest.mark.parametrize("part", ["visible", "labels"])
+    def test_held_out_files_are_closed(self, data, tmp_path, population, part):
+        with office_help_scope(data=data, outputs=tmp_path):
+            with pytest.raises(LearningScopeError, match=rf"{population}\.visible\.jsonl"):
+                office.load_requests(population, labels=part == "labels", folder=data)
+            with pytest.raises(LearningScopeError, match=rf"{population}\.{part}\.jsonl"):
+                (data / f"{population}.{part}.jsonl").read_bytes()
+        assert office.load_requests(population, labels=part == "labels", folder=data)
+
+    def test_the_validation_figure_opens_validation_only(self, data, tmp_path):
+        with office_help_scope(validation_pairs=True, data=data, outputs=tmp_path):
+            assert len(office.load_pairs("validation", folder=data)) == 180
+            for held_out in (lambda: office.load_pairs("test", folder=data), lambda: office.load_probes(folder=data)):
+                with pytest.raises(LearningScopeError):
+                    held_out()
+
+    def test_an_inner_validation_scope_does_not_loosen_an_outer_one(self, data, tmp_path):
+        scopes = [office_help_scope(allowed, data=data, outputs=tmp_path) for allowed in (False, True)]
+        with scopes[0], scopes[1], pytest.raises(LearningScopeError):
+            office.load_pairs("validation", folder=data)
+
+    def test_inference_outputs_are_closed(self, data, tmp_path):
+        answers = tmp_path / "outputs" / "tiny" / "evaluations" / "evaluation-ppo.json"
+        answers.parent.mkdir(parents=True)
+        answers.write_text("[]")
+        scope = office_help_scope(True, data=data, outputs=tmp_path / "outputs")
+        with scope, pytest.raises(LearningScopeError, match=r"evaluation-ppo\.json"):
+            answers.read_text()
+
+    def test_the_default_is_this_repositorys_corpus(self):
+        with office_help_scope():
+            assert len(office.load_pairs("train")) == 840
+            with pytest.raises(LearningScopeError):
+                office.load_probes()

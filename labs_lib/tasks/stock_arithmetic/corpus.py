@@ -6,22 +6,27 @@ holds counts and SHA-256; a file that differs from it is refused. Targets are co
 `python -m labs_lib.tasks.stock_arithmetic.corpus` writes the files; the same seed gives the same bytes.
 """
 
-import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labs_lib.errors import LabError
 from labs_lib.paths import DATA
-from labs_lib.storage import atomic_write_bytes, canonical_json, parse_json, sha256_bytes
+from labs_lib.tasks.corpus_files import MANIFEST as MANIFEST  # part of this module's names
+from labs_lib.tasks.corpus_files import (
+    CorpusError,
+    files_with_manifest,
+    load_manifest,
+    named_stream,
+    verified_rows,
+    write_files,
+)
 from labs_lib.tasks.stock_arithmetic.problem import OPERAND_MAX, Problem, parse_problem
 from labs_lib.tasks.stock_arithmetic.statements import PATTERNS, TEMPLATE_VERSION, statement, target
 
 NAME = "StockArithmetic-v1"
 SEED = 48
 DATA_FOLDER = DATA / "stock-arithmetic-v1"
-MANIFEST = "manifest.json"
 WARM_START_EXAMPLES = 128
 ID_OPERAND_MAX = 50
 # Split -> its populations and their counts, in the order of the ids.
@@ -41,10 +46,6 @@ DESCRIPTION = (
 )
 
 
-class CorpusError(LabError):
-    """A corpus file is missing or differs from its manifest; the message names the file."""
-
-
 @dataclass(frozen=True)
 class Example:
     """One problem in words; `problem` and `target` are None where the labels were not loaded.
@@ -58,12 +59,6 @@ class Example:
     statement: str
     problem: Problem | None = None
     target: str | None = None
-
-
-def _generator(seed: int, stream: str) -> random.Random:
-    # One named stream per split and population: changing the size of one leaves the draws of the others.
-    digest = hashlib.sha256(f"{NAME}/{seed}/{stream}".encode()).digest()
-    return random.Random(int.from_bytes(digest, "big"))
 
 
 def _draw_problems(generator: random.Random, population: str) -> Iterator[Problem]:
@@ -83,7 +78,7 @@ def build_corpus(seed: int = SEED) -> list[Example]:
     for split, populations in SPLITS.items():
         number = 0
         for population, count in populations:
-            draws = _draw_problems(_generator(seed, f"{split}/{population}"), population)
+            draws = _draw_problems(named_stream(NAME, seed, f"{split}/{population}"), population)
             end = number + count
             while number < end:
                 problem = next(draws)
@@ -105,15 +100,12 @@ def normalised_keys(seed: int = SEED) -> frozenset[tuple]:
 
 def corpus_files(seed: int = SEED) -> dict[str, bytes]:
     """File name -> bytes of the whole corpus, manifest included."""
-    examples, files, entries = build_corpus(seed), {}, {}
+    examples, rows = build_corpus(seed), {}
     for split in SPLITS:
         chosen = [example for example in examples if example.split == split]
-        rows = {f"{split}.visible.jsonl": [_visible_row(e) for e in chosen]}
+        rows[f"{split}.visible.jsonl"] = [_visible_row(e) for e in chosen]
         rows[f"{split}.labels.jsonl"] = [_label_row(e) for e in chosen]
-        for name, lines in rows.items():
-            files[name] = b"".join(canonical_json(line) + b"\n" for line in lines)
-            entries[name] = {"examples": len(lines), "sha256": sha256_bytes(files[name])}
-    manifest = {
+    description = {
         "name": NAME,
         "description": DESCRIPTION,
         "seed": seed,
@@ -121,9 +113,8 @@ def corpus_files(seed: int = SEED) -> dict[str, bytes]:
         "examples": len(examples),
         "populations": {split: dict(populations) for split, populations in SPLITS.items()},
         "warm_start_examples": WARM_START_EXAMPLES,
-        "files": entries,
     }
-    return files | {MANIFEST: canonical_json(manifest) + b"\n"}
+    return files_with_manifest(rows, description)
 
 
 def _visible_row(example: Example) -> dict:
@@ -141,8 +132,7 @@ def _label_row(example: Example) -> dict:
 
 def write_corpus(folder: Path | str = DATA_FOLDER, seed: int = SEED) -> None:
     """Write the corpus, manifest last, so that an interrupted run never looks whole."""
-    for name, data in corpus_files(seed).items():
-        atomic_write_bytes(Path(folder) / name, data)
+    write_files(folder, corpus_files(seed))
 
 
 def load_split(split: str, *, labels: bool, folder: Path | str = DATA_FOLDER) -> list[Example]:
@@ -155,11 +145,11 @@ def load_split(split: str, *, labels: bool, folder: Path | str = DATA_FOLDER) ->
     if split not in SPLITS:
         raise CorpusError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}.")
     folder = Path(folder)
-    manifest = parse_json(_read(folder / MANIFEST), str(folder / MANIFEST))
-    visible = _verified_rows(folder / f"{split}.visible.jsonl", manifest)
+    manifest = load_manifest(folder)
+    visible = verified_rows(folder / f"{split}.visible.jsonl", manifest)
     if not labels:
         return [Example(**row) for row in visible]
-    gold = _verified_rows(folder / f"{split}.labels.jsonl", manifest)
+    gold = verified_rows(folder / f"{split}.labels.jsonl", manifest)
     return [
         Example(**row, problem=parse_problem(label["problem"]), target=label["target"])
         for row, label in zip(visible, gold, strict=True)
@@ -169,21 +159,6 @@ def load_split(split: str, *, labels: bool, folder: Path | str = DATA_FOLDER) ->
 def split_training(examples: list[Example]) -> tuple[list[Example], list[Example]]:
     """The training split as (128 warm-start examples, 872 for further SFT or RL prompts)."""
     return examples[:WARM_START_EXAMPLES], examples[WARM_START_EXAMPLES:]
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read ({error.strerror}): run `make data` first.") from error
-
-
-def _verified_rows(path: Path, manifest: dict) -> list[dict]:
-    data = _read(path)
-    expected = manifest.get("files", {}).get(path.name, {}).get("sha256")
-    if sha256_bytes(data) != expected:
-        raise CorpusError(f"{path} is not the file its manifest describes: run `make data` to restore it.")
-    return [parse_json(line, str(path)) for line in data.splitlines()]
 
 
 if __name__ == "__main__":
