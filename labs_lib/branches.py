@@ -4,51 +4,44 @@
 any lab can be opened first. While a policy is trained, held-out files cannot be opened.
 """
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from labs_lib.checkpoint import (
-    Checkpoint,
-    code_fingerprint,
-    load_model_weights,
-    load_untied,
-    remove_checkpoints,
-    save_model_weights,
-    untied_state_dict,
+from labs_lib.branch_runs import (
+    Preparation,
+    TrainedBranch,
+    discard,
+    export_weights,
+    one_at_a_time,
+    run_identity,
+    run_modes,
 )
+from labs_lib.checkpoint import load_model_weights, load_untied, untied_state_dict
 from labs_lib.config import Grpo, Profile
 from labs_lib.errors import LabError, VerificationError
 from labs_lib.models.base import LoadedBase, load_base
 from labs_lib.models.chat import encode_prompt, encode_target, pad_id
 from labs_lib.models.fingerprint import policy_fingerprint
-from labs_lib.paths import ROOT, outputs_base, outputs_root
-from labs_lib.storage import sha256_bytes, sha256_file
+from labs_lib.paths import outputs_base
 from labs_lib.tasks.learning_scope import stock_arithmetic_scope
 from labs_lib.tasks.stock_arithmetic.corpus import DATA_FOLDER, MANIFEST, Example, load_split, split_training
 from labs_lib.tasks.stock_arithmetic.statements import INSTRUCTION
 from labs_lib.training.grpo import GrpoSettings, GrpoTrainer, RolloutPrompt
-from labs_lib.training.run import CONTINUOUS, MODES, RESUMED, RunPlan, run, run_three_ways
-from labs_lib.training.supervised import SupervisedExample, SupervisedTrainer, policy_tensors
+from labs_lib.training.run import CONTINUOUS, RunPlan
+from labs_lib.training.states import tensors_of_role
+from labs_lib.training.supervised import SupervisedExample, SupervisedTrainer
 
-# The modules whose code can change a number of a run; a resume across a change of them is refused.
+# What StockArithmetic's runs use beside what all runs use.
 NUMERIC_CODE = (
-    "kernels",
-    "models/chat.py",
-    "models/base.py",
-    "rollout.py",
-    "scoring.py",
-    "seeding.py",
-    "training",
+    "kernels/advantages.py",
+    "training/grpo.py",
     "tasks/stock_arithmetic/problem.py",
     "tasks/stock_arithmetic/statements.py",
     "tasks/stock_arithmetic/verifier.py",
 )
+OTHER_SECTIONS = ("office",)  # of the profile: they play no part here
 BASE, WEAK_BASE = "base", "base-weak"
 
 
@@ -67,25 +60,6 @@ class Branch:
     @property
     def weak(self) -> bool:
         return self.name.endswith("-weak") or self.start.endswith("-weak")
-
-
-@dataclass(frozen=True)
-class TrainedBranch:
-    """A branch on disk: its final checkpoints by mode, and the file with its final weights."""
-
-    branch: Branch
-    ends: dict[str, Checkpoint]
-    weights: Path
-    fingerprint: str
-
-    @property
-    def final(self) -> Checkpoint:
-        return self.ends[CONTINUOUS]
-
-    @property
-    def state_sha256(self) -> dict[str, str]:
-        """Hashes of the comparable states of the modes that ran to the end."""
-        return {mode: end.state_sha256 for mode, end in self.ends.items() if mode in (CONTINUOUS, RESUMED)}
 
 
 def protocol_branches(profile: Profile) -> dict[str, Branch]:
@@ -117,10 +91,6 @@ def protocol_branches(profile: Profile) -> dict[str, Branch]:
             Branch("grpo-weak", "warmstart-weak", "grpo", profile.grpo, three_ways=False),
         ]
     return {branch.name: branch for branch in branches}
-
-
-def branch_folder(profile: Profile, name: str) -> Path:
-    return outputs_root(profile.name) / "branches" / name
 
 
 def prompt_ids(profile: Profile, tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
@@ -198,73 +168,44 @@ def ensure_branch(profile: Profile, name: str, fresh: bool = False, show_complet
 def train_branch(profile: Profile, branch: Branch, fresh: bool = False, show_complete: bool = True) -> TrainedBranch:
     """Train `branch` (or resume it, or find it done) and export its final weights."""
     source = policy_source(profile, branch.start)
-    folder = branch_folder(profile, branch.name)
-    with _one_at_a_time(folder), _scope(branch):
+    with one_at_a_time(profile, branch.name), _scope(branch):
         if fresh:
-            _discard(profile, branch)
+            discard(profile, branch.name)
         start = source.load()
         identity = branch_identity(profile, branch, start)
-        plan, interrupt_at, make_trainer = _preparation(profile, branch, source, start, identity)
-        plan = replace(plan, show_complete=show_complete)
-        if branch.three_ways:
-            ends = run_three_ways(make_trainer, folder, plan, interrupt_at)
-        else:
-            ends = {CONTINUOUS: run(make_trainer, folder / CONTINUOUS, plan)}
-        return _export(profile, branch, start.model, ends)
-
-
-def _discard(profile: Profile, branch: Branch) -> None:
-    for mode in MODES:
-        remove_checkpoints(branch_folder(profile, branch.name) / mode)
-    _weights_file(profile, branch).unlink(missing_ok=True)
-
-
-def _weights_file(profile: Profile, branch: Branch) -> Path:
-    return outputs_root(profile.name) / "models" / branch.name / "model.safetensors"
+        ends = run_modes(profile, branch, _preparation(profile, branch, source, start, identity), show_complete)
+        load_untied(start.model, tensors_of_role(ends[CONTINUOUS].tensors, "policy"))
+        fingerprint = policy_fingerprint(start.model)
+        return export_weights(profile, branch, untied_state_dict(start.model), fingerprint, ends)
 
 
 def _scope(branch: Branch):
     return stock_arithmetic_scope(validation_nll=branch.kind != "grpo", outputs=outputs_base())
 
 
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Two labs that need the same branch at the same time: the second waits and finds it done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def branch_identity(profile: Profile, branch: Branch, start: LoadedBase) -> dict[str, str]:
     """What must be equal for a saved state to be continued; each key can be named when it differs."""
-    package = ROOT / "labs_lib"
-    config = {f"config.{key}": str(value) for key, value in profile.numeric_items().items()}
     own = asdict(branch)
     own |= {f"grpo.{key}": value for key, value in (own.pop("grpo") or {}).items()}
-    spelling = start.tokenizer.backend_tokenizer.to_str() + start.tokenizer.chat_template
-    return config | {
-        **{f"branch.{key}": str(value) for key, value in own.items()},
-        "start": policy_fingerprint(start.model),
-        "tokenizer": sha256_bytes(spelling.encode()),
-        "data": sha256_file(DATA_FOLDER / MANIFEST),
-        "code": code_fingerprint([package / name for name in NUMERIC_CODE], package),
-    }
+    config = profile.numeric_items(without=OTHER_SECTIONS)
+    identity = run_identity(config, own, start.tokenizer, DATA_FOLDER / MANIFEST, NUMERIC_CODE)
+    return identity | {"start": policy_fingerprint(start.model)}
 
 
-def _preparation(profile: Profile, branch: Branch, source: PolicySource, start: LoadedBase, identity: dict[str, str]):
-    """(plan, step to interrupt at, function that makes a fresh trainer) for one branch."""
+def _preparation(
+    profile: Profile, branch: Branch, source: PolicySource, start: LoadedBase, identity: dict[str, str]
+) -> Preparation:
     warm, rest = split_training(load_split("train", labels=True))
     if branch.kind == "grpo":
         prompts = [RolloutPrompt(e.id, prompt_ids(profile, start.tokenizer, e), e.problem) for e in rest]
         every = profile.grpo.checkpoint_every
         plan = RunPlan(branch.grpo.iterations, lambda step: step % every == 0, identity, branch.name)
-        return plan, branch.grpo.interrupt_at, lambda: _grpo_trainer(profile, branch, source, prompts)
+        return Preparation(plan, branch.grpo.interrupt_at, lambda: _grpo_trainer(profile, branch, source, prompts))
     settings = getattr(profile, branch.kind)
     examples = (warm if branch.kind == "warmstart" else rest)[: settings.examples]
     batches = -(-len(examples) // settings.batch_size)
     plan = RunPlan(settings.updates, lambda step: step % batches == 0, identity, branch.name)
-    return plan, batches, lambda: _supervised_trainer(profile, branch, source, examples)
+    return Preparation(plan, batches, lambda: _supervised_trainer(profile, branch, source, examples))
 
 
 def _supervised_trainer(
@@ -296,22 +237,3 @@ def _grpo_trainer(profile: Profile, branch: Branch, source: PolicySource, prompt
         branch.shuffle_rewards,
     )
     return GrpoTrainer(start.model, reference.model, start.tokenizer, prompts, settings)
-
-
-def _export(profile: Profile, branch: Branch, model: PreTrainedModel, ends: dict[str, Checkpoint]) -> TrainedBranch:
-    load_untied(model, policy_tensors(ends[CONTINUOUS].tensors))
-    weights = _weights_file(profile, branch)
-    fingerprint = policy_fingerprint(model)
-    save_model_weights(weights, untied_state_dict(model), {"branch": branch.name, "fingerprint": fingerprint})
-    return TrainedBranch(branch, ends, weights, fingerprint)
-
-
-def branch_seconds(end: Checkpoint) -> dict[str, float]:
-    """Seconds by phase over the whole run that ended in `end`."""
-    durations: dict[str, Any] = end.durations
-    if "iterations" in durations:
-        phases = ("generation", "score_check", "optimisation")
-        seconds = {phase: sum(row[phase] for row in durations["iterations"]) for phase in phases}
-    else:
-        seconds = {"generation": 0.0, "score_check": 0.0, "optimisation": sum(durations["optimisation"])}
-    return seconds | {"total": sum(seconds.values())}

@@ -10,7 +10,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -140,6 +140,65 @@ class GrpoControl:
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Adapters of OfficeHelp's roles: `alpha / rank` scales their branch (02-office-ppo, section 2)."""
+
+    rank: int = _field(low=1)
+    alpha: float = _field(above=0.0)
+
+
+@dataclass(frozen=True)
+class Dpo(Supervised):
+    """DPO on the judge's pairs; `beta` weighs the implicit KL to the reference."""
+
+    beta: float = _field(above=0.0)
+
+
+@dataclass(frozen=True)
+class Ppo:
+    """PPO against a judge (02-office-ppo, section 3); one answer a prompt, `interrupt_at` is an iteration."""
+
+    iterations: int = _field(low=1)
+    prompts_per_iteration: int = _field(low=1)
+    updates_per_iteration: int = _field(low=1)
+    clip_low: float = _field(above=0.0, high=1.0)
+    clip_high: float = _field(above=0.0)
+    kl_weight: float = _field(low=0.0)
+    gamma: float = _field(above=0.0, high=1.0)
+    gae_lambda: float = _field(low=0.0, high=1.0)
+    truncation_penalty: float = _field(low=0.0)
+    actor_learning_rate: float = _field(above=0.0, high=1.0)
+    critic_learning_rate: float = _field(above=0.0, high=1.0)
+    temperature: float = _field(only=1.0, because=_CAPTURED)
+    top_k: int = _field(only=0, because=_CAPTURED)
+    top_p: float = _field(only=1.0, because=_CAPTURED)
+    interrupt_at: int = _field(low=1, numeric=False)
+    checkpoint_every: int = _field(low=1, numeric=False)
+
+
+@dataclass(frozen=True)
+class OfficeStudy:
+    """Seeds of the reward-hacking study, and the KL weights that it compares."""
+
+    seeds: tuple[int, ...] = _field(low=0)
+    kl_weights: tuple[float, ...] = _field(low=0.0)
+
+
+@dataclass(frozen=True)
+class Office:
+    """Labs 04 and 05: BF16 backbones with FP32 adapters and heads."""
+
+    dtype: Literal["bfloat16", "float32"]
+    lora: Lora
+    sft: Supervised
+    judge: Supervised
+    ppo: Ppo
+    dpo: Dpo
+    confidence_share: float = _field(above=0.0, high=1.0)  # of the pairs of the confidence-biased judge
+    study: OfficeStudy
+
+
+@dataclass(frozen=True)
 class Profile:
     """Everything a run depends on besides code, data and base."""
 
@@ -160,14 +219,21 @@ class Profile:
     group_size_runs: GroupSizeRuns
     evaluation: Evaluation
     grpo_control: GrpoControl
+    office: Office
 
-    def numeric_items(self) -> dict[str, Any]:
-        """Key path -> value of all that can change a number: what two runs must share to be comparable."""
-        return dict(_numeric_items(self, ""))
+    def numeric_items(self, without: Sequence[str] = ()) -> dict[str, Any]:
+        """Key path -> value of all that can change a number: what two runs must share to be comparable.
 
-    def fingerprint(self) -> str:
+        Args:
+            without: sections and keys that play no part in these runs: a change there refuses no state of theirs.
+        """
+        prefixes = tuple(f"{section}." for section in without)
+        items = _numeric_items(self, "")
+        return {key: value for key, value in items if key not in without and not key.startswith(prefixes)}
+
+    def fingerprint(self, without: Sequence[str] = ()) -> str:
         """SHA-256 of `numeric_items` as canonical JSON."""
-        return sha256_bytes(canonical_json(self.numeric_items()))
+        return sha256_bytes(canonical_json(self.numeric_items(without)))
 
 
 def _numeric_items(section: Any, prefix: str) -> Iterable[tuple[str, Any]]:
@@ -226,17 +292,22 @@ def _check_protocol(profile: Profile) -> None:
     budget, base, grpo, sizes = profile.budget, profile.base, profile.grpo, profile.group_size_runs
     if budget.total_tokens > budget.prompt_tokens + budget.answer_tokens:
         raise ConfigError("budget.total_tokens must be at most prompt_tokens + answer_tokens.")
-    for name, part in (("warmstart", profile.warmstart), ("sft", profile.sft)):
+    office = profile.office
+    supervised = {"warmstart": profile.warmstart, "sft": profile.sft}
+    supervised |= {"office.sft": office.sft, "office.judge": office.judge, "office.dpo": office.dpo}
+    for name, part in supervised.items():
         if part.batch_size % part.micro_batch_size:
             raise ConfigError(f"{name}.micro_batch_size must divide {name}.batch_size ({part.batch_size}).")
     if profile.warmstart.examples + profile.sft.examples > 1000:
         raise ConfigError("warmstart.examples and sft.examples must not overlap: at most 1000 together.")
-    for name, run in (("grpo", grpo), ("group_size_runs", sizes)):
+    for name, run in (("grpo", grpo), ("group_size_runs", sizes), ("office.ppo", office.ppo)):
         if run.interrupt_at >= run.iterations:
             raise ConfigError(f"{name}.interrupt_at must come before {name}.iterations ({run.iterations}).")
     lists = {
         "group_size_runs.group_sizes": sizes.group_sizes,
         "grpo_control.seeds": profile.grpo_control.seeds,
+        "office.study.seeds": office.study.seeds,
+        "office.study.kl_weights": office.study.kl_weights,
     }
     for name, values in lists.items():
         if not values or len(set(values)) != len(values):

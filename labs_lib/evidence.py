@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from labs_lib.branch_runs import TrainedBranch, branch_seconds
 from labs_lib.branches import (
+    OTHER_SECTIONS,
     PolicySource,
-    TrainedBranch,
-    branch_seconds,
     ensure_branch,
     policy_source,
     prompt_ids,
@@ -28,7 +28,15 @@ from labs_lib.tasks.stock_arithmetic.corpus import load_split
 
 SPLIT = "test"
 BOOTSTRAP_STREAM = "evaluation/bootstrap"
-EVALUATION_CODE = ("evaluation.py", "rollout.py", "models/chat.py", "kernels/logprobs.py", "tasks/stock_arithmetic")
+EVALUATION_CODE = (
+    "evaluation.py",
+    "rollout.py",
+    "models/chat.py",
+    "models/unembedding.py",
+    "kernels/logprobs.py",
+    "tasks/corpus_files.py",
+    "tasks/stock_arithmetic",
+)
 
 
 def evaluation_path(profile: Profile, name: str) -> Path:
@@ -53,7 +61,7 @@ def evaluate_trained(profile: Profile, trained: TrainedBranch) -> dict[str, Any]
 def _evaluate(profile: Profile, name: str, source: PolicySource) -> dict[str, Any]:
     identity = {
         "policy": source.fingerprint,
-        "config": profile.fingerprint(),
+        "config": profile.fingerprint(without=OTHER_SECTIONS),
         "code": code_fingerprint([ROOT / "labs_lib" / part for part in EVALUATION_CODE], ROOT / "labs_lib"),
     }
     path = evaluation_path(profile, name)

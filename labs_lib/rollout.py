@@ -13,6 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from labs_lib.errors import LabError, VerificationError
 from labs_lib.kernels.logprobs import selected_logprobs
+from labs_lib.models.unembedding import logits_of
 
 EOS, LENGTH = "eos", "length"
 
@@ -121,7 +122,7 @@ def generate(
     ids, attention, positions = left_pad(prompts, pad_id, policy.device)
     cache = DynamicCache(config=policy.config)
     out = policy.model(input_ids=ids, attention_mask=attention, position_ids=positions, cache=cache)
-    first_logits = policy.lm_head(out.last_hidden_state[:, -1])
+    first_logits = logits_of(policy, out.last_hidden_state[:, -1])
     cache.batch_repeat_interleave(group_size)
     state = _Decoding(
         attention.repeat_interleave(group_size, dim=0),
@@ -143,7 +144,7 @@ def generate(
             position_ids=state.positions[:, None],
             cache=cache,
         )
-        logits = policy.lm_head(out.last_hidden_state[:, -1])
+        logits = logits_of(policy, out.last_hidden_state[:, -1])
     return state.rollout(first_logits)
 
 

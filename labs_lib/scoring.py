@@ -11,7 +11,11 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from labs_lib.errors import VerificationError
+from labs_lib.kernels.gae import last_active
 from labs_lib.kernels.kl import PrefixStatistics, prefix_statistics_from_hidden
+from labs_lib.kernels.logprobs import selected_logprobs
+from labs_lib.models.roles import Scalar
+from labs_lib.models.unembedding import logits_of, unembedding
 from labs_lib.rollout import answer_place, left_pad
 
 
@@ -59,11 +63,6 @@ def answer_hidden_plain(
     return hidden.last_hidden_state[:, -ids.shape[1] :]
 
 
-def unembedding(policy: PreTrainedModel) -> torch.Tensor:
-    """The (V, H) matrix that turns hidden states into logits; tied to the embedding."""
-    return policy.get_output_embeddings().weight
-
-
 def active_hidden(
     policy: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
@@ -97,6 +96,55 @@ def masked_hidden(
     return active_hidden(policy, prompts, ids, mask, pad_id)
 
 
+def answer_logprobs(
+    policy: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    pad_id: int,
+    hidden: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Log-probabilities (A, T) in nats of given answers under `policy`, 0 off the mask; gradients flow.
+
+    Args:
+        hidden: (N, H) from `masked_hidden` of the same policy and answers, when they are there already.
+    """
+    if hidden is None:
+        hidden = active_hidden(policy, prompts, ids, mask, pad_id)
+    scored = selected_logprobs(logits_of(policy, hidden), ids[mask])
+    return scored.new_zeros(mask.shape).masked_scatter(mask, scored)
+
+
+def answer_values(
+    critic: Scalar,
+    prompts: Sequence[Sequence[int]],
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    pad_id: int,
+) -> torch.Tensor:
+    """The critic's values (A, T) FP32 *before* each answer token, 0 off the mask; gradients flow."""
+    values = critic(active_hidden(critic.backbone, prompts, ids, mask, pad_id))
+    return values.new_zeros(mask.shape).masked_scatter(mask, values)
+
+
+def answer_scores(
+    judge: Scalar,
+    prompts: Sequence[Sequence[int]],
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    pad_id: int,
+) -> torch.Tensor:
+    """The judge's score (A,) FP32, read off the last *active* token of each answer (EOS included), by the mask.
+
+    Not the last index of the padded batch, which is padding for all but the longest answer, and not the last id
+    that is not PAD, which an answer may contain. Ids after the end change no bit. Gradients flow.
+    """
+    # One more column, so that the last token of the longest answer is read too.
+    longer = torch.nn.functional.pad(ids, (0, 1), value=pad_id)
+    read = answer_hidden(judge.backbone, prompts, longer, pad_id)[:, 1:]  # (A, T, H): after each token
+    return judge(read[torch.arange(len(ids), device=ids.device), last_active(mask)])
+
+
 def score_against_reference(
     policy: PreTrainedModel,
     reference: PreTrainedModel,
@@ -119,4 +167,9 @@ def score_against_reference(
     statistics = prefix_statistics_from_hidden(
         hidden, unembedding(policy), reference_hidden, unembedding(reference).detach(), ids[mask], block
     )
-    return PrefixStatistics(*(hidden.new_zeros(mask.shape).masked_scatter(mask, value) for value in statistics))
+    return PrefixStatistics(*(value.new_zeros(mask.shape).masked_scatter(mask, value) for value in statistics))
+
+
+def active_rows(values: torch.Tensor, mask: torch.Tensor) -> list[list[float]]:
+    """(A, T) as one list per answer, active tokens only: how evidence keeps them."""
+    return [row[kept].tolist() for row, kept in zip(values.detach().cpu(), mask.cpu(), strict=True)]

@@ -1,6 +1,6 @@
 """Intervals and paired comparisons: what a difference of a few answers out of 200 is worth."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 
@@ -9,6 +9,8 @@ import numpy as np
 from labs_lib.errors import LabError
 
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
+# Student's t, two-sided 95 %, by degrees of freedom: what a mean over a handful of seeds is worth.
+T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,39 @@ def bootstrap_mean(values: Sequence[float], draws: int, seed: int) -> Interval:
     # Whole numbers add up alike on every processor; a mean of floats might not.
     low, high = np.sort(data[chosen].sum(axis=1))[[int(0.025 * draws), int(0.975 * draws) - 1]] / len(data)
     return Interval(float(data.sum() / len(data)), float(low), float(high))
+
+
+def bootstrap_ratio(groups: Sequence[tuple[float, float]], draws: int, seed: int) -> Interval:
+    """Percentile bootstrap of sum(numerators) / sum(denominators) over independent groups (Efron 1979).
+
+    For a rate whose rows come in groups that are not independent within, such as the five prompts of a family. A
+    resample without any denominator is left out.
+
+    Raises:
+        LabError: no group with a denominator above 0.
+    """
+    if not any(weight > 0 for _, weight in groups):
+        raise LabError("A bootstrap of a ratio needs at least one group with a denominator above 0.")
+    data = np.asarray(groups, dtype=np.float64)
+    chosen = np.random.default_rng(seed).integers(0, len(data), size=(draws, len(data)))
+    numbers, weights = (data[:, column][chosen].sum(axis=1) for column in (0, 1))
+    kept = np.sort(numbers[weights > 0] / weights[weights > 0])
+    low, high = kept[[int(0.025 * len(kept)), max(0, int(0.975 * len(kept)) - 1)]]
+    return Interval(float(data[:, 0].sum() / data[:, 1].sum()), float(low), float(high))
+
+
+def mean_over_seeds(values: Iterable[float]) -> Interval:
+    """Student's t interval (1908) of a mean; seeds are few, so it is wide, as it should be.
+
+    Raises LabError for fewer than two values or more than ten.
+    """
+    values = list(values)
+    if not 2 <= len(values) <= len(T95) + 1:
+        raise LabError(f"An interval over seeds needs 2 to {len(T95) + 1} of them, got {len(values)}.")
+    mean = sum(values) / len(values)
+    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    half = T95[len(values) - 1] * deviation / sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
 
 
 @dataclass(frozen=True)

@@ -5,29 +5,24 @@ verifier and a run paid with the same rewards shuffled; and the weak base beside
 config, code, data and bases that made it, and is refused when they have changed.
 """
 
-from collections.abc import Iterable, Sequence
-from math import sqrt
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from labs_lib.branches import NUMERIC_CODE, Branch, TrainedBranch, ensure_branch, train_branch
+from labs_lib.branch_runs import COMMON_CODE, TrainedBranch
+from labs_lib.branches import NUMERIC_CODE, OTHER_SECTIONS, Branch, ensure_branch, train_branch
 from labs_lib.checkpoint import code_fingerprint
-from labs_lib.config import Profile, load_profile
+from labs_lib.config import Profile
 from labs_lib.errors import LabError
 from labs_lib.evaluation import ALL, GREEDY, SAMPLED, in_population, mixed_groups, populations
 from labs_lib.evidence import EVALUATION_CODE, branch_counts, evaluate_trained
 from labs_lib.models.base import WEIGHTS, base_folder
 from labs_lib.paths import DATA, ROOT
-from labs_lib.statistics import Interval
-from labs_lib.storage import atomic_write_json, read_json, sha256_file
+from labs_lib.recorded import REFRESH_STUDIES, StudyFile
+from labs_lib.statistics import Interval, mean_over_seeds
+from labs_lib.storage import sha256_file
 from labs_lib.tasks.stock_arithmetic.corpus import DATA_FOLDER, MANIFEST
 
-RECORDED = DATA / "recorded" / "grpo_control.json"
-REFRESH = "make studies"
-DEFAULT_PROFILE = "tiny"
 VERIFIED, SHUFFLED = "grpo", "grpo-shuffled"
-# Student's t, two-sided 95 %, by degrees of freedom: what a mean over a handful of seeds is worth.
-T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 # Qwen2.5-0.5B under the reference protocol, quoted from the course material that this project follows:
 # policy -> (greedy correct of 200, sampled correct of 800, valid JSON of 800, mean greedy answer tokens).
@@ -94,16 +89,16 @@ def run_grpo_control(profile: Profile) -> dict[str, Any]:
             seed = None if name == "warmstart-weak" else profile.seed
             rows.append(study_row(profile, ensure_branch(profile, name), name, seed))
     if study_identity(profile) != identity:
-        raise LabError(f"Code, data or base were changed while the study ran: run `{REFRESH}` again.")
+        raise LabError(f"Code, data or base were changed while the study ran: run `{REFRESH_STUDIES}` again.")
     return {"profile": profile.name, "identity": identity, "rows": rows}
 
 
 def study_identity(profile: Profile) -> dict[str, str]:
     """What must be unchanged for a recorded study to speak for the code of today; each key can be named."""
     package = ROOT / "labs_lib"
-    modules = sorted({*NUMERIC_CODE, *EVALUATION_CODE})
+    modules = sorted({*COMMON_CODE, *NUMERIC_CODE, *EVALUATION_CODE})
     identity = {
-        "config": profile.fingerprint(),
+        "config": profile.fingerprint(without=OTHER_SECTIONS),
         "data": sha256_file(DATA_FOLDER / MANIFEST),
         "code": code_fingerprint([package / name for name in modules], package),
         "base": sha256_file(base_folder(profile.base) / WEIGHTS),
@@ -113,46 +108,7 @@ def study_identity(profile: Profile) -> dict[str, str]:
     return identity
 
 
-def record_study(study: dict[str, Any], path: Path | None = None) -> None:
-    """Keep the study under its profile's name; those of other profiles stay."""
-    path = path or RECORDED
-    atomic_write_json(path, _recorded(path) | {study["profile"]: study})
-
-
-def recorded_study(profile: Profile, path: Path | None = None) -> dict[str, Any]:
-    """The recorded study of a profile.
-
-    Raises LabError, with the command that records it: there is none, or another config, code, data or base
-    made it (names which).
-    """
-    command = f"{REFRESH} PROFILE={profile.name}"
-    studies = _recorded(path or RECORDED)
-    if profile.name not in studies:
-        raise LabError(f"No GRPO control study of profile {profile.name} is recorded: run `{command}`.")
-    study, now = studies[profile.name], study_identity(profile)
-    differing = sorted(
-        key for key in now.keys() | study["identity"].keys() if study["identity"].get(key) != now.get(key)
-    )
-    if differing:
-        raise LabError(
-            f"The recorded GRPO control study was made with another {', '.join(differing)}: run `{command}`."
-        )
-    return study
-
-
-def study_to_show(profile: Profile) -> tuple[dict[str, Any], bool]:
-    """The study a lab shows, and whether it is of exactly this profile, so that a live run must equal its row.
-
-    A profile without a recorded study is shown the default profile's; a changed seed makes another run.
-    """
-    if profile.name not in _recorded(RECORDED):
-        return recorded_study(load_profile(DEFAULT_PROFILE)), False
-    published = load_profile(profile.name)
-    return recorded_study(published), profile.fingerprint() == published.fingerprint()
-
-
-def _recorded(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {}
+STUDY = StudyFile(DATA / "recorded" / "grpo_control.json", "GRPO control study", study_identity)
 
 
 def find_row(study: dict[str, Any], policy: str, seed: int | None) -> dict[str, Any]:
@@ -160,7 +116,7 @@ def find_row(study: dict[str, Any], policy: str, seed: int | None) -> dict[str, 
     for row in study["rows"]:
         if row["policy"] == policy and row["seed"] == seed:
             return row
-    raise LabError(f"The study has no row for {policy} with seed {seed}: run `{REFRESH}`.")
+    raise LabError(f"The study has no row for {policy} with seed {seed}: run `{REFRESH_STUDIES}`.")
 
 
 def rate(row: dict[str, Any], kind: str, population: str = ALL) -> float:
@@ -185,20 +141,6 @@ def paired_difference(study: dict[str, Any], kind: str, population: str = ALL) -
     pairs = zip(gains(study, VERIFIED, kind, population), gains(study, SHUFFLED, kind, population), strict=True)
     differences = [verified - shuffled for verified, shuffled in pairs]
     return differences, mean_over_seeds(differences)
-
-
-def mean_over_seeds(values: Iterable[float]) -> Interval:
-    """Student's t interval (1908) of a mean; seeds are few, so it is wide, as it should be.
-
-    Raises LabError for fewer than two values or more than ten.
-    """
-    values = list(values)
-    if not 2 <= len(values) <= len(T95) + 1:
-        raise LabError(f"An interval over seeds needs 2 to {len(T95) + 1} of them, got {len(values)}.")
-    mean = sum(values) / len(values)
-    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = T95[len(values) - 1] * deviation / sqrt(len(values))
-    return Interval(mean, mean - half, mean + half)
 
 
 def verdict(difference: Interval, what: str) -> str:

@@ -13,26 +13,28 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from labs_lib.checkpoint import Checkpoint, load_untied, untied_state_dict
+from labs_lib.checkpoint import Checkpoint
 from labs_lib.config import Grpo, Optimizer
 from labs_lib.errors import VerificationError
 from labs_lib.kernels.advantages import group_advantages
 from labs_lib.kernels.kl import PrefixStatistics
-from labs_lib.kernels.logprobs import selected_logprobs
 from labs_lib.kernels.reductions import grpo_mean
 from labs_lib.kernels.surrogate import ClippedSurrogate, clipped_surrogate, surrogate_audit
 from labs_lib.models.chat import decode_answer, ids_known, pad_id
 from labs_lib.models.fingerprint import policy_fingerprint
+from labs_lib.models.roles import learned_tensors, load_learned
+from labs_lib.models.unembedding import logits_of
 from labs_lib.rollout import Rollout, answer_draws, generate
-from labs_lib.scoring import answer_hidden, masked_hidden, score_against_reference, unembedding
+from labs_lib.scoring import active_rows, answer_hidden, answer_logprobs, masked_hidden, score_against_reference
 from labs_lib.seeding import generator_state, named_generator, restore_generator
 from labs_lib.tasks.stock_arithmetic.problem import Problem
 from labs_lib.tasks.stock_arithmetic.verifier import Verdict, verify
 from labs_lib.training.optimizer import ScheduledAdamW
-from labs_lib.training.supervised import policy_tensors
+from labs_lib.training.prompts import PromptStream
+from labs_lib.training.states import role_tensors, tensors_of_role
 
 PROBED_ITERATIONS = 3  # these and the last one keep whole first-prefix distributions, for the audit
-STREAMS = ("prompts", "draws", "shuffle")
+STREAMS = ("draws", "shuffle")
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,10 @@ class Batch:
         return [prompt.ids for prompt in self.prompts]
 
 
+@torch.no_grad()
 def answers_score(policy: PreTrainedModel, batch: Batch, pad: int) -> torch.Tensor:
     """Log-probabilities (A, T) of the sampled answers under `policy` now, 0 off the mask; no gradient."""
-    ids, mask = batch.rollout.ids, batch.rollout.mask
-    hidden = masked_hidden(policy, batch.prompt_ids, ids, mask, pad)
-    with torch.no_grad():
-        scored = selected_logprobs(hidden @ unembedding(policy).T, ids[mask])
-    return torch.zeros_like(batch.rollout.logprobs).masked_scatter(mask, scored)
+    return answer_logprobs(policy, batch.prompt_ids, batch.rollout.ids, batch.rollout.mask, pad)
 
 
 class GrpoTrainer:
@@ -94,15 +93,14 @@ class GrpoTrainer:
         settings: GrpoSettings,
     ):
         self.policy, self.reference = policy, reference.requires_grad_(False)
-        self.tokenizer, self.prompts, self.settings = tokenizer, prompts, settings
+        self.tokenizer, self.settings = tokenizer, settings
         self.pad = pad_id(tokenizer)
         self.total_steps = settings.grpo.iterations
         updates = settings.grpo.iterations * settings.grpo.updates_per_iteration
         self.optimizer = ScheduledAdamW(policy, settings.optimizer, updates, settings.grpo.learning_rate)
         # Named by stream, not by branch: runs of other group sizes see the same prompts in the same order.
+        self.stream = PromptStream(prompts, named_generator(settings.seed, "grpo/prompts"))
         self.generators = {stream: named_generator(settings.seed, f"grpo/{stream}") for stream in STREAMS}
-        self.order: list[int] = []
-        self.cursor = 0
         self.step = 0
         self.history: list[dict[str, Any]] = []
         self.seconds: list[dict[str, float]] = []
@@ -130,19 +128,10 @@ class GrpoTrainer:
             }
         )
 
-    def next_prompts(self) -> list[RolloutPrompt]:
-        """The next prompts of a seeded permutation; a new permutation when fewer are left than needed."""
-        wanted = self.settings.grpo.prompts_per_iteration
-        if self.cursor + wanted > len(self.order):
-            self.order = torch.randperm(len(self.prompts), generator=self.generators["prompts"]).tolist()
-            self.cursor = 0
-        chosen = self.order[self.cursor : self.cursor + wanted]
-        self.cursor += wanted
-        return [self.prompts[index] for index in chosen]
-
     def sample(self) -> Batch:
         """Answers from the current policy, verified, with their group advantages."""
-        prompts, group_size = self.next_prompts(), self.settings.grpo.group_size
+        prompts = self.stream.next(self.settings.grpo.prompts_per_iteration)
+        group_size = self.settings.grpo.group_size
         tokens = self.settings.answer_tokens
         draws = answer_draws(self.generators["draws"], len(prompts) * group_size, tokens)
         rollout = generate(
@@ -197,8 +186,8 @@ class GrpoTrainer:
             "active_clip_share": audit.active_clip_share,
             "outside_share": audit.outside_share,
             "max_ratio_deviation": audit.max_ratio_deviation,
-            "logprobs": _rows(scores.logprobs, rollout.mask),
-            "kl": _rows(scores.kl, rollout.mask),
+            "logprobs": active_rows(scores.logprobs, rollout.mask),
+            "kl": active_rows(scores.kl, rollout.mask),
             **self.optimizer.step(),
         }
 
@@ -238,7 +227,7 @@ class GrpoTrainer:
 
     def _evidence(self, batch: Batch, fingerprint: str, check: float, updates: list[dict]) -> dict[str, Any]:
         rollout, group_size = batch.rollout, self.settings.grpo.group_size
-        captured = _rows(rollout.logprobs, rollout.mask)
+        captured = active_rows(rollout.logprobs, rollout.mask)
         paid = batch.rewards.flatten().tolist()
         answers = [
             {
@@ -270,23 +259,22 @@ class GrpoTrainer:
         """Whole first-prefix log-distributions of the first prompt: sampling policy, policy now, reference."""
         prompt, ids = batch.prompt_ids[:1], batch.rollout.ids[:1, :1]
         now, reference = (
-            answer_hidden(model, prompt, ids, self.pad)[0, 0] @ unembedding(model).T
+            logits_of(model, answer_hidden(model, prompt, ids, self.pad)[0, 0])
             for model in (self.policy, self.reference)
         )
         named = {"sampled": batch.rollout.first_logits[0], "now": now, "reference": reference}
         return {name: logits.double().log_softmax(-1).tolist() for name, logits in named.items()}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        weights = {f"policy.{name}": tensor for name, tensor in untied_state_dict(self.policy).items()}
         states = {f"generator.{name}": generator_state(g) for name, g in self.generators.items()}
-        return weights | self.optimizer.tensors() | states
+        weights = role_tensors("policy", learned_tensors(self.policy))
+        return weights | self.optimizer.tensors() | self.stream.tensors() | states
 
     def record(self) -> dict[str, Any]:
         return {
             "iterations": self.step,
             "updates": self.optimizer.updates,
-            "order": self.order,
-            "cursor": self.cursor,
+            **self.stream.record(),
             "history": self.history,
         }
 
@@ -295,13 +283,9 @@ class GrpoTrainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         record, tensors = checkpoint.record, checkpoint.tensors
-        load_untied(self.policy, policy_tensors(tensors))
+        load_learned(self.policy, tensors_of_role(tensors, "policy"))
         self.optimizer.restore(tensors, record["updates"])
         self.generators = {name: restore_generator(tensors[f"generator.{name}"]) for name in self.generators}
-        self.order, self.cursor, self.step = record["order"], record["cursor"], record["iterations"]
-        self.history, self.seconds = record["history"], checkpoint.durations["iterations"]
-
-
-def _rows(values: torch.Tensor, mask: torch.Tensor) -> list[list[float]]:
-    """(A, T) as one list per answer, active tokens only."""
-    return [row[kept].tolist() for row, kept in zip(values.detach().cpu(), mask.cpu(), strict=True)]
+        self.stream.restore(tensors, record)
+        self.step, self.history = record["iterations"], record["history"]
+        self.seconds = checkpoint.durations["iterations"]

@@ -29,14 +29,14 @@ class Schedule:
 
 
 class ScheduledAdamW:
-    """AdamW (Loshchilov and Hutter 2019) on every parameter, with clipping and the schedule.
+    """AdamW (Loshchilov and Hutter 2019) on every parameter that learns, with clipping and the schedule.
 
     The fused implementation: its square root is equal on every x86-64 processor, the default one's is not.
     """
 
     def __init__(self, model: torch.nn.Module, settings: Optimizer, total_updates: int, peak: float):
-        self.names = [name for name, _ in model.named_parameters()]
-        self.parameters = [parameter for _, parameter in model.named_parameters()]
+        learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.names, self.parameters = list(learning), list(learning.values())
         self.max_grad_norm = settings.max_grad_norm
         self.schedule = Schedule(total_updates, peak, settings.warmup_fraction, settings.final_fraction)
         self.updates = 0
