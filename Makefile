@@ -10,13 +10,15 @@ READY := $(VENV)/.installed
 # LABS selects labs by name or number (LABS="02 03"); ARGS goes to the tool as it is.
 LABS ?=
 ARGS ?=
+# Workers of the tests: auto (the cores, at most 4), a number, or 0 for none.
+WORKERS ?= auto
 export PYTHONHASHSEED := 0
 
 .PHONY: help setup run-all test lab refresh check report audit studies data tiny-base model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
-	@echo '  with PROFILE=tiny|smollm2-135m|qwen2.5-0.5b, LABS="02 03", ARGS="--fresh", "-j 1", "-p SEED 3"'
+	@echo '  with PROFILE=tiny|smollm2-135m|qwen2.5-0.5b, LABS="02 03", ARGS="--fresh", "-j 1", "-p SEED 3", WORKERS=1'
 
 $(READY): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -34,8 +36,8 @@ run-all: $(READY)  ## execute every lab headless into outputs/PROFILE; what is u
 	$(PY) -m labs_lib.tools.run_all --profile $(PROFILE) $(ARGS) $(LABS)
 
 test: $(READY)  ## unit tests, then every notebook executed again and compared with its committed outputs
-	$(PY) -m pytest tests
-	$(PY) -m pytest --nbval notebooks/[0-9]*.ipynb notebooks/solutions/[0-9]*.ipynb
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 tests
+	$(PY) -m pytest -n $(WORKERS) --max-worker-restart 0 --nbval notebooks/[0-9]*.ipynb notebooks/solutions/[0-9]*.ipynb
 
 lab: $(READY)  ## JupyterLab on notebooks/
 	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks

@@ -1,7 +1,8 @@
-"""What pytest needs to know about this repository: skipped marks, and nbval made strict and safe.
+"""What pytest needs to know about this repository: skipped marks, workers, and nbval made strict and safe.
 
-The second half changes nbval only in runs with --nbval, and touches its internals, hence the exact pin.
-The comparison itself stays strict; `tests/nbval_sanitize.cfg` lists the two things that it leaves out.
+Workers are those of pytest-xdist, `-n`. The second half changes nbval only in runs with --nbval, and touches its
+internals, hence the exact pin. The comparison itself stays strict; `tests/nbval_sanitize.cfg` lists the two things that
+it leaves out.
 """
 
 import os
@@ -16,7 +17,9 @@ import pytest
 
 from labs_lib.errors import LabError
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, outputs_base
+from labs_lib.tools.cores import side_by_side
 from labs_lib.tools.environment import kernel_environment
+from labs_lib.tools.labs import LABS, longest_first
 from labs_lib.tools.locks import exclusive
 
 ROOT = Path(__file__).parent
@@ -33,12 +36,25 @@ def pytest_configure(config: pytest.Config) -> None:
         _configure_nbval(config)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """How many workers `-n auto` starts."""
+    return side_by_side()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _longest_notebooks_first(items)
     for item in items:
         if item.get_closest_marker("gpu") and not _has_cuda():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU and this machine has none"))
         if item.get_closest_marker("network") and os.environ.get("LABS_NETWORK") != "1":
             item.add_marker(pytest.mark.skip(reason="downloads something: set LABS_NETWORK=1 to run it"))
+
+
+def _longest_notebooks_first(items: list[pytest.Item]) -> None:
+    """So no worker is left alone with the longest lab; what a lab needs comes before it. Cells keep their order."""
+    place = {ROOT / "notebooks" / f"{lab.name}.ipynb": number for number, lab in enumerate(longest_first(LABS))}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 def _has_cuda() -> bool:
@@ -62,9 +78,18 @@ def _configure_nbval(config: pytest.Config) -> None:
         option.nbval_cell_timeout = CELL_TIMEOUT
     option.nbval_kernel_startup_timeout = max(option.nbval_kernel_startup_timeout, START_TIMEOUT)
     option.nbval_current_env = True  # this Python, whatever a notebook or a user's kernels say
-    _clean_outputs(config)
-    os.environ.update(kernel_environment())
+    if not hasattr(config, "workerinput"):  # a worker of xdist finds all of this done and inherits the variables
+        _keep_cells_together(option)
+        _clean_outputs(config)
+        os.environ.update(kernel_environment())
     _patch_nbval()
+
+
+def _keep_cells_together(option: Any) -> None:
+    """With `-n`, hand out whole notebooks in the order of collection, each to the first worker that is free."""
+    if getattr(option, "dist", "no") != "no":
+        option.dist = "loadscope"
+        option.loadscopereorder = False
 
 
 def _clean_outputs(config: pytest.Config) -> None:

@@ -37,6 +37,7 @@ from labs_lib.training.supervised import SupervisedExample, SupervisedTrainer
 NUMERIC_CODE = (
     "kernels/advantages.py",
     "training/grpo.py",
+    "tasks/stock_arithmetic/corpus.py",
     "tasks/stock_arithmetic/problem.py",
     "tasks/stock_arithmetic/statements.py",
     "tasks/stock_arithmetic/verifier.py",

@@ -56,6 +56,7 @@ OFFICE_CODE = (
     "kernels/preference.py",
     "office_rewards.py",
     "tasks/corpus_files.py",
+    "tasks/office_help/construction.py",
     "tasks/office_help/corpus.py",
     "tasks/office_help/rubric.py",
     "tasks/office_help/wording.py",

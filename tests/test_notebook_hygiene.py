@@ -11,7 +11,7 @@ from notebook_files import PARAMETERS_SOURCE, notebook, write
 
 from labs_lib.errors import LabError
 from labs_lib.paths import FIGURES, NOTEBOOKS, ROOT
-from labs_lib.tools.labs import LABS, Lab, select, table_problems, with_needs
+from labs_lib.tools.labs import LABS, Lab, table_problems
 from labs_lib.tools.notebooks import (
     code_cells,
     committed_problems,
@@ -300,30 +300,3 @@ def test_refreshing_twice_changes_nothing():
 def test_outputs_of_another_notebook_are_refused():
     with pytest.raises(LabError, match="changed while it was executed"):
         with_outputs_of(notebook("2 + 3"), executed_copy(notebook("2 + 2")), "00_x")
-
-
-# --- Selection ---------------------------------------------------------------------------------------
-
-TABLE = [Lab("01_a"), Lab("02_b", needs=("01_a",)), Lab("03_c", needs=("02_b",)), Lab("solutions/02_solutions")]
-
-
-def names(labs):
-    return [lab.name for lab in labs]
-
-
-def test_labs_are_selected_by_the_beginning_of_their_names():
-    assert names(select(TABLE, [])) == names(TABLE)
-    assert names(select(TABLE, ["02"])) == ["02_b", "solutions/02_solutions"]
-    assert names(select(TABLE, ["solutions", "01_a.ipynb"])) == ["01_a", "solutions/02_solutions"]
-    with pytest.raises(LabError, match="No lab begins with '9'; the labs are: 01_a"):
-        select(TABLE, ["9"])
-
-
-def test_needs_come_first_and_circles_are_refused():
-    assert names(with_needs([TABLE[2]], TABLE)) == ["01_a", "02_b", "03_c"]
-    circle = [Lab("01_a", needs=("02_b",)), Lab("02_b", needs=("01_a",))]
-    with pytest.raises(LabError, match="circle: 01_a -> 02_b -> 01_a"):
-        with_needs(circle[:1], circle)
-    with pytest.raises(LabError, match="02_b needs 01_a, which is not"):
-        with_needs([TABLE[1]], TABLE[1:])
-    assert {lab.name for lab in with_needs(LABS, LABS)} == {lab.name for lab in LABS}

@@ -108,6 +108,63 @@ def test_tables_show_every_figure(tmp_path, branches):
     assert base.split() == ["base", "0", "-", "-", "-", "-", "-", "-", "-"]
 
 
+RATE = {"count": 118, "n": 180, "value": 0.655556, "low": 0.57, "high": 0.73}
+MEAN = {"n": 180, "value": 2.21263, "low": 1.88, "high": 2.58}
+JUDGE = {
+    "task": "office-help",
+    "kind": "judge",
+    "updates": 210,
+    "answers": 0,
+    "tokens_generated": 0,
+    "answers_scored": 3360,
+    "state_sha256": {"continuous": "ab", "resumed": "ab"},
+    "seconds": {"total": 53.7},
+    "accuracy": {"test": RATE, "test-courtesy": RATE | {"count": 45}, "test-confidence": RATE | {"count": 9}},
+    "courtesy": {"right": [1.0, 2.0], "wrong": [-1.0, -1.5], "advice": [0.25, 0.0], "outranked": 7, "contexts": 20},
+}
+ACTOR = {
+    "task": "office-help",
+    "kind": "ppo",
+    "reward": "judge-courtesy",
+    "updates": 200,
+    "answers": 400,
+    "tokens_generated": 5108,
+    "answers_scored": 3200,
+    "populations": {
+        "test": {"success": RATE, "recognised": RATE, "certain": {"count": 0, "n": 0}, "courteous": RATE},
+        "sampled": {"success": RATE | {"count": 78}},
+    },
+    "predicted_rewards": {"judge": {"test": MEAN}, "judge-courtesy": {"test": MEAN | {"value": 4.67}}},
+    "log_ratio": {"test": MEAN | {"value": -0.5}},
+}
+
+
+def test_tables_of_office_help_stand_beside_the_stock_ones(tmp_path, branches):
+    before = render(written(tmp_path / "report.json", [], branches))
+    (branches / "judge.json").write_text(json.dumps(JUDGE))
+    (branches / "ppo-courtesy.json").write_text(json.dumps(ACTOR))
+    text = render(written(tmp_path / "report.json", [], branches))
+    assert text.startswith(before + "\n\n")
+    lines = text.removeprefix(before).splitlines()
+    judge, ppo = ([line for line in lines if line.startswith(name)] for name in ("judge ", "ppo-courtesy"))
+    assert judge[0].split() == ["judge", "210", "0", "0", "3,360", "equal", "53.7"]
+    assert "118/180  65.6% [57.0%, 73.0%]" in judge[2] and "45/180" in judge[2] and "9/180" in judge[2]
+    assert judge[2].split()[-4:] == ["+0.12", "+1.50", "-1.25", "7/20"]
+    assert ppo[0].split() == ["ppo-courtesy", "200", "400", "5,108", "3,200", "-", "-"]
+    assert "118/180" in ppo[1] and "2.21 [1.88, 2.58]" in ppo[1] and "4.67 [1.88, 2.58]" in ppo[1]
+    assert ppo[1].split()[-3:] == ["-0.50", "[1.88,", "2.58]"] and " - " in ppo[1]
+    assert "78/180" in ppo[2]
+
+
+def test_only_office_help_has_no_stock_table(tmp_path):
+    folder = tmp_path / "branches"
+    folder.mkdir()
+    (folder / "ppo-courtesy.json").write_text(json.dumps(ACTOR))
+    text = render(written(tmp_path / "report.json", [], folder))
+    assert "ID50" not in text and "mixed groups" not in text and "courteous wrong first" not in text
+    assert "greedy answers" in text and "sampled answers" in text
+
+
 def test_a_state_that_differs_after_a_resume_stands_out(tmp_path, branches):
     (branches / "grpo.json").write_text(json.dumps(BRANCH | {"state_sha256": {"continuous": "ab", "resumed": "cd"}}))
     assert "DIFFERS" in render(written(tmp_path / "report.json", [], branches))

@@ -16,6 +16,7 @@ from notebook_files import notebook, outputs_text, write
 from labs_lib.errors import LabError
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, ROOT
 from labs_lib.tools import lab_runs
+from labs_lib.tools.cores import side_by_side
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
 from labs_lib.tools.labs import Lab
 from labs_lib.tools.locks import exclusive
@@ -27,6 +28,10 @@ EVIDENCE = """import json
 from labs_lib.paths import branches_folder
 branches_folder(PROFILE).mkdir(parents=True, exist_ok=True)
 _ = (branches_folder(PROFILE) / "grpo.json").write_text(json.dumps({"updates": 200}))"""
+WRITES = """from labs_lib.paths import branches_folder
+branches_folder(PROFILE).mkdir(parents=True, exist_ok=True)
+for name in {names}:
+    _ = (branches_folder(PROFILE) / name).with_suffix(".json").write_text("{{}}")"""
 READS_EVIDENCE = """from labs_lib.paths import branches_folder
 print((branches_folder(PROFILE) / "grpo.json").read_text())"""
 FIGURE = """from matplotlib import pyplot
@@ -179,6 +184,45 @@ def test_fresh_and_selection(quick, tmp_path):
     assert not left_over.exists()
 
 
+def test_the_lab_that_begins_the_longest_chain_starts_first(quick, tmp_path, capsys):
+    labs = (
+        Lab("00_a", minutes=0.2),
+        Lab("01_b", minutes=9.5),
+        Lab("02_c", minutes=4),
+        Lab("03_d", needs=("02_c",), minutes=9),
+    )
+    repo = repository(tmp_path, *labs, _00_a=["1"], _01_b=["1"], _02_c=["1"], _03_d=["1"])
+    for arguments, expected in (["-j", "1"], ["02_c", "01_b", "03_d", "00_a"]), (["-j", "2"], ["02_c", "01_b"]):
+        assert main(["--fresh", *arguments], repo) == 0
+        started = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("start ")]
+        assert started[: len(expected)] == expected
+    assert [lab["name"] for lab in report(repo)["labs"]] == [lab.name for lab in labs]  # the table's own order
+
+
+def test_labs_of_one_folder_answer_for_their_own_files_only(quick, tmp_path, capsys):
+    weak = "evidence/branches/weak.json"
+    labs = (
+        Lab("00_a", outputs=("evidence/branches/grpo.json",), optional=(weak,)),
+        Lab("01_b", outputs=("evidence/branches/ppo.json",)),
+    )
+    repo = repository(tmp_path, *labs, _00_a=[WRITES.format(names=["grpo"])], _01_b=[WRITES.format(names=["ppo"])])
+    assert main([], repo) == 0  # on a profile without a weak base
+    (repo.outputs / "tiny/evidence/branches/ppo.json").unlink()
+    assert main([], repo) == 0
+    assert statuses(repo) == {"00_a": "up to date", "01_b": "ok"}
+
+    write(repo.notebooks / "00_a.ipynb", notebook(WRITES.format(names=["grpo", "weak"])))
+    assert main([], repo) == 0
+    (repo.outputs / "tiny" / weak).unlink()
+    capsys.readouterr()
+    assert main(["00"], repo) == 0
+    assert f"00_a ({weak} is missing)" in capsys.readouterr().out
+    (repo.outputs / "tiny/evidence/branches/ppo.json").touch()
+    write(repo.notebooks / "00_a.ipynb", notebook(WRITES.format(names=["grpo"])))
+    assert main(["--fresh", "00"], repo) == 0
+    assert sorted(path.stem for path in (repo.outputs / "tiny/evidence/branches").iterdir()) == ["grpo", "ppo"]
+
+
 # --- Parameters --------------------------------------------------------------------------------------
 
 
@@ -216,7 +260,7 @@ def test_one_lab_at_a_time_where_a_lab_uses_every_core():
     from labs_lib.config import load_profile
 
     assert default_jobs(load_profile("qwen2.5-0.5b")) == 1
-    assert default_jobs(load_profile("tiny")) >= 1
+    assert default_jobs(load_profile("tiny")) == side_by_side()
 
 
 # --- Refresh -----------------------------------------------------------------------------------------

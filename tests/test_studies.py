@@ -7,6 +7,7 @@ import pytest
 from labs_lib import studies
 from labs_lib.config import load_profile
 from labs_lib.errors import LabError
+from labs_lib.statistics import mean_over_seeds
 from labs_lib.storage import atomic_write_json, read_json
 
 PROFILE = load_profile("tiny")
@@ -31,11 +32,11 @@ def study(verified=(60, 62, 64), shuffled=(40, 41, 42)):
 
 
 def test_the_recorded_study_is_of_this_config_code_data_and_base():
-    studies.recorded_study(PROFILE)  # its error says what differs and which command to run
+    studies.STUDY.load(PROFILE)  # its error says what differs and which command to run
 
 
 def test_the_recorded_study_holds_every_seed_and_the_weak_base():
-    recorded = read_json(studies.RECORDED)["tiny"]
+    recorded = read_json(studies.STUDY.path)["tiny"]
     wanted = [("warmstart", None), ("warmstart-weak", None), ("grpo-weak", PROFILE.seed)]
     wanted += [(policy, seed) for seed in PROFILE.grpo_control.seeds for policy in ("grpo", "grpo-shuffled")]
     assert len(PROFILE.grpo_control.seeds) >= 3
@@ -51,26 +52,31 @@ def test_the_recorded_study_holds_every_seed_and_the_weak_base():
 # --- What is refused ---------------------------------------------------------------------------------
 
 
-def test_a_study_is_kept_and_read_back_beside_others(tmp_path):
-    path = tmp_path / "study.json"
-    atomic_write_json(path, {"other": {"profile": "other"}})
-    studies.record_study(study(), path)
-    assert studies.recorded_study(PROFILE, path) == study()
-    assert read_json(path)["other"] == {"profile": "other"}
+@pytest.fixture
+def file(tmp_path):
+    """The study's file, elsewhere and not there yet."""
+    return replace(studies.STUDY, path=tmp_path / "study.json")
+
+
+def test_a_study_is_kept_and_read_back_beside_others(file):
+    atomic_write_json(file.path, {"other": {"profile": "other"}})
+    file.record(study())
+    assert file.load(PROFILE) == study()
+    assert read_json(file.path)["other"] == {"profile": "other"}
 
 
 @pytest.mark.parametrize("key", ["config", "code", "data", "base", "base-weak"])
-def test_a_study_made_with_something_else_is_refused_with_the_command(tmp_path, key):
-    path, changed = tmp_path / "study.json", study()
+def test_a_study_made_with_something_else_is_refused_with_the_command(file, key):
+    changed = study()
     changed["identity"][key] = "0" * 64
-    studies.record_study(changed, path)
+    file.record(changed)
     with pytest.raises(LabError, match=f"another {key}: run `make studies PROFILE=tiny`"):
-        studies.recorded_study(PROFILE, path)
+        file.load(PROFILE)
 
 
-def test_a_missing_study_is_refused_with_the_command(tmp_path):
+def test_a_missing_study_is_refused_with_the_command(file):
     with pytest.raises(LabError, match="run `make studies PROFILE=tiny`"):
-        studies.recorded_study(PROFILE, tmp_path / "none.json")
+        file.load(PROFILE)
 
 
 def test_a_missing_row_is_named():
@@ -78,12 +84,11 @@ def test_a_missing_row_is_named():
         studies.find_row(study(), "grpo", 7)
 
 
-def test_a_profile_without_a_study_is_shown_the_default_ones_and_compares_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(studies, "RECORDED", tmp_path / "study.json")
-    studies.record_study(study())
-    assert studies.study_to_show(load_profile("smollm2-135m")) == (study(), False)
-    assert studies.study_to_show(PROFILE) == (study(), True)
-    assert studies.study_to_show(replace(PROFILE, seed=1)) == (study(), False)
+def test_a_profile_without_a_study_is_shown_the_default_ones_and_compares_nothing(file):
+    file.record(study())
+    assert file.to_show(load_profile("smollm2-135m")) == (study(), False)
+    assert file.to_show(PROFILE) == (study(), True)
+    assert file.to_show(replace(PROFILE, seed=1)) == (study(), False)
 
 
 # --- What is said ------------------------------------------------------------------------------------
@@ -98,11 +103,11 @@ def test_gains_are_against_the_warm_start_and_pairs_are_by_seed():
 
 def test_the_interval_over_seeds_is_students():
     # mean 2, sample deviation 1: 4.303 / sqrt(3) on both sides
-    interval = studies.mean_over_seeds([1.0, 2.0, 3.0])
+    interval = mean_over_seeds([1.0, 2.0, 3.0])
     assert (interval.low, interval.high) == pytest.approx((2 - 2.4843, 2 + 2.4843), abs=1e-3)
     for unusable in ([1.0], [0.0] * 11):
         with pytest.raises(LabError):
-            studies.mean_over_seeds(unusable)
+            mean_over_seeds(unusable)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ class LabRunner:
         if missing:
             return Outcome(lab.name, "FAILED", *costs, f"it wrote nothing that matches {', '.join(missing)}")
         executed = self.executed(lab).relative_to(self.outputs).as_posix()
-        files = made_files(self.outputs, [executed, *lab.outputs])
+        files = made_files(self.outputs, [executed, *lab.written])
         write_stamp(self.stamp(lab), Stamp(self._begun[lab.name], files, *costs))
         return Outcome(lab.name, "ok", *costs)
 
@@ -143,7 +143,8 @@ def run_labs(
 ) -> dict[str, Outcome]:
     """Run `labs`, at most `jobs` at a time, none before its needs have ended well; outcomes by name.
 
-    A lab whose need failed is skipped. Whatever ends this function early ends every started lab.
+    Whenever there is room, the first of `labs` that may start does. A lab whose need failed is skipped. Whatever
+    ends this function early ends every started lab.
     """
     waiting, running = list(labs), dict[str, tuple[Lab, WatchedProcess]]()
     outcomes: dict[str, Outcome] = {}

@@ -15,22 +15,52 @@ class Lab:
     """A notebook, named by its path below `notebooks/` without the ending.
 
     `needs` names labs whose outputs it reads: it never starts before they are there. `outputs` are glob
-    patterns below `outputs/<profile>/` that it alone writes and that must exist after it has run.
+    patterns below `outputs/<profile>/` that it alone writes and that must exist after it has run; `optional`
+    ones it writes too, but not on every profile. `minutes` (> 0) is about what it takes on one core with
+    `tiny`; the order in which labs start follows from it, and nothing else does.
     """
 
     name: str
     needs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    minutes: float = 0.5
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Patterns of everything that it alone writes."""
+        return (*self.outputs, *self.optional)
+
+
+def _branches(*names: str) -> tuple[str, ...]:
+    """The evidence of trained branches, one file each."""
+    return tuple(f"evidence/branches/{name}.json" for name in names)
 
 
 LABS = (
-    Lab("00_start_here"),
-    Lab("01_verifier"),
-    Lab("02_group_advantages"),
-    Lab("03_grpo_training", outputs=("evidence/branches/*.json",)),
+    Lab("00_start_here", minutes=0.2),
+    Lab("01_verifier", minutes=0.4),
+    Lab("02_group_advantages", minutes=1.1),
+    Lab(
+        "03_grpo_training",
+        outputs=_branches("warmstart", "sft", "grpo", "grpo-g2", "grpo-g8", "grpo-shuffled"),
+        optional=_branches("warmstart-weak", "grpo-weak"),
+        minutes=9.5,
+    ),
+    Lab("04_sft_and_reward_model", outputs=_branches("sft-office", "judge"), minutes=4),
+    Lab(
+        "05_ppo_gae",
+        needs=("04_sft_and_reward_model",),
+        outputs=_branches(
+            *("ppo", "judge-courtesy", "ppo-courtesy", "judge-confidence", "ppo-confidence", "ppo-rubric", "dpo")
+        ),
+        minutes=9,
+    ),
     Lab("solutions/01_solutions"),
     Lab("solutions/02_solutions"),
     Lab("solutions/03_solutions", needs=("03_grpo_training",)),
+    Lab("solutions/04_solutions"),
+    Lab("solutions/05_solutions", needs=("05_ppo_gae",)),
 )
 
 
@@ -75,6 +105,19 @@ def with_needs(chosen: Iterable[Lab], labs: Iterable[Lab]) -> list[Lab]:
     for lab in chosen:
         visit(lab.name, ())
     return list(ordered.values())
+
+
+def longest_first(labs: Iterable[Lab]) -> list[Lab]:
+    """`labs` by the longest chain of minutes that each one begins, so that no long chain is left to the end.
+
+    A need comes before its users, since its chain holds theirs. Equal chains keep their order.
+    """
+    labs = list(labs)
+
+    def chain(lab: Lab) -> float:
+        return lab.minutes + max((chain(user) for user in labs if lab.name in user.needs), default=0)
+
+    return sorted(labs, key=chain, reverse=True)
 
 
 def table_problems(labs: Iterable[Lab], notebooks: Path) -> list[str]:

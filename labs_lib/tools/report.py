@@ -13,6 +13,11 @@ from labs_lib.tools.command_line import command_line
 from labs_lib.tools.lab_runs import Outcome
 
 POPULATIONS = ("ID50", "OOD100", "ALL")
+OFFICE = "office-help"  # the task that an entry names; entries of StockArithmetic name none
+# Title -> population of an OfficeHelp evaluation.
+OFFICE_POPULATIONS = {"greedy": "test", "sampled": "sampled"}
+RATES = ("success", "recognised", "certain", "courteous")
+JUDGE = "judge"
 
 
 def lab_entry(outcome: Outcome) -> dict[str, Any]:
@@ -119,11 +124,67 @@ def accuracy_table(branches: dict[str, Any], kind: str) -> str:
     return table([f"{kind} accuracy", *POPULATIONS], rows)
 
 
+def office_costs_table(branches: dict[str, Any]) -> str:
+    """One line an OfficeHelp branch: its budget, and what it cost."""
+    rows = [
+        [
+            name,
+            *(_number(branch.get(key), 0) for key in ("updates", "answers", "tokens_generated", "answers_scored")),
+            _equality(branch.get("state_sha256", {})),
+            _number(branch.get("seconds", {}).get("total"), 1),
+        ]
+        for name, branch in branches.items()
+    ]
+    header = ["OfficeHelp", "updates", "answers", "tokens", "answers scored", "resumed state", "total s"]
+    return table(header, rows)
+
+
+def judges_table(branches: dict[str, Any]) -> str:
+    """One line a judge: accuracy on held-out pairs and on biased copies of them; what moves its score of a probe."""
+    rows = []
+    for name, branch in branches.items():
+        accuracy, effect = branch.get("accuracy", {}), branch.get("courtesy", {})
+        sets = [accuracy.get(key) for key in ("test", "test-courtesy", "test-confidence")]
+        effects = [_average(effect.get(key)) for key in ("advice", "right", "wrong")]
+        outranked = f"{effect['outranked']}/{effect['contexts']}" if "outranked" in effect else "-"
+        rows.append([name, *map(_rate, sets), *effects, outranked])
+    header = ["judge", "pairs", "courtesy-biased", "confidence-biased", "right advice", "courtesy if right"]
+    return table([*header, "courtesy if wrong", "courteous wrong first"], rows)
+
+
+def actors_table(branches: dict[str, Any], title: str) -> str:
+    """One line an actor: the reserved rubric, what judges predict, and how far it is from the SFT actor."""
+    population, rows = OFFICE_POPULATIONS[title], []
+    for name, branch in branches.items():
+        rates = branch.get("populations", {}).get(population, {})
+        rewards = branch.get("predicted_rewards", {})
+        paid = branch.get("reward")
+        own = rewards.get(paid, {}).get(population) if paid != JUDGE else None
+        rows.append(
+            [
+                name,
+                *(_rate(rates.get(key)) for key in RATES),
+                _mean(rewards.get(JUDGE, {}).get(population)),
+                _mean(own),
+                _mean(branch.get("log_ratio", {}).get(population)),
+            ]
+        )
+    header = [f"{title} answers", "rubric success", "recognised", "unjustified certainty", "courteous"]
+    return table([*header, "score by the judge", "score by its own judge", "log-ratio to SFT"], rows)
+
+
 def render(report: dict[str, Any]) -> str:
     """The whole report as text."""
     parts = [f"profile {report['profile']}", labs_table(report["labs"])]
-    if branches := report.get("branches"):
+    office = {name: entry for name, entry in report.get("branches", {}).items() if entry.get("task") == OFFICE}
+    if branches := {name: entry for name, entry in report.get("branches", {}).items() if name not in office}:
         parts += [costs_table(branches), accuracy_table(branches, "greedy"), accuracy_table(branches, "sampled")]
+    if office:
+        parts.append(office_costs_table(office))
+        judges = {name: entry for name, entry in office.items() if entry["kind"] == JUDGE}
+        actors = {name: entry for name, entry in office.items() if name not in judges}
+        parts += [judges_table(judges)] if judges else []
+        parts += [actors_table(actors, title) for title in OFFICE_POPULATIONS] if actors else []
     return "\n\n".join(parts)
 
 
@@ -146,6 +207,20 @@ def _accuracy(entry: dict[str, Any] | None) -> str:
         return "-"
     share = entry["correct"] / entry["n"]
     return f"{entry['correct']}/{entry['n']} {share:6.1%} [{entry['low']:.1%}, {entry['high']:.1%}]"
+
+
+def _rate(entry: dict[str, Any] | None) -> str:
+    if not entry or not entry["n"]:
+        return "-"
+    return f"{entry['count']}/{entry['n']} {entry['value']:6.1%} [{entry['low']:.1%}, {entry['high']:.1%}]"
+
+
+def _mean(entry: dict[str, Any] | None) -> str:
+    return f"{entry['value']:.2f} [{entry['low']:.2f}, {entry['high']:.2f}]" if entry else "-"
+
+
+def _average(values: Sequence[float] | None) -> str:
+    return f"{sum(values) / len(values):+.2f}" if values else "-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,6 @@
 """Execute the labs headless: `make run-all`, and `make refresh` to write the outputs back."""
 
 import argparse
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from labs_lib.config import Profile, check_parameters, load_profile
 from labs_lib.errors import ConfigError, LabError
 from labs_lib.paths import ROOT, outputs_base
 from labs_lib.tools.command_line import command_line
+from labs_lib.tools.cores import side_by_side
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
-from labs_lib.tools.labs import LABS, Lab, is_solution, select, with_needs
+from labs_lib.tools.labs import LABS, Lab, is_solution, longest_first, select, with_needs
 from labs_lib.tools.locks import exclusive
 from labs_lib.tools.notebooks import default_parameters, read_notebook
 from labs_lib.tools.refresh import write_back
@@ -42,7 +42,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make run-all", description=__doc__)
     parser.add_argument("labs", nargs="*", help="which labs, by the beginning of their names (02 03); default: all")
     parser.add_argument("--profile", default="tiny")
-    parser.add_argument("-j", "--jobs", type=int, help="labs side by side; default: the cores, 1 if a lab uses all")
+    parser.add_argument(
+        "-j", "--jobs", type=int, help="labs side by side; default: the cores, at most 4, or 1 if a lab uses all"
+    )
     parser.add_argument(
         "-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="inject a parameter"
     )
@@ -68,9 +70,8 @@ def main(arguments: Sequence[str] | None = None, repository: Repository | None =
 
 
 def default_jobs(profile: Profile) -> int:
-    """As many labs as there are cores, where a lab uses one; else one lab after the other."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if profile.device == "cpu" and profile.threads == 1 else 1
+    """As many labs as there are cores for, where a lab uses one; else one lab after the other."""
+    return side_by_side() if profile.device == "cpu" and profile.threads == 1 else 1
 
 
 # --- run-all -----------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
     outputs = repository.outputs / profile.name
     candidates = [lab for lab in repository.labs if options.solutions or not is_solution(lab)]
     chosen = select(candidates, options.labs)
-    ordered = with_needs(chosen, repository.labs)
+    ordered = longest_first(with_needs(chosen, repository.labs))
     parameters = _parameters(repository, ordered, chosen, profile.name, options)
     with exclusive(outputs):
         if options.fresh:
@@ -153,7 +154,7 @@ def _forget(outputs: Path, chosen: list[Lab], everything: bool) -> None:
         shutil.rmtree(outputs, ignore_errors=True)
     for lab in chosen:
         (outputs / "stamps" / f"{lab.name}.json").unlink(missing_ok=True)
-        for name in made_files(outputs, list(lab.outputs)):
+        for name in made_files(outputs, list(lab.written)):
             (outputs / name).unlink()
 
 
@@ -186,7 +187,7 @@ def refresh(repository: Repository, profile: Profile, options: argparse.Namespac
     if options.parameter or options.seed is not None or profile.name != "tiny":
         raise LabError("Committed outputs are those of the default parameters: refresh takes none.")
     chosen = select(repository.labs, options.labs)
-    ordered = with_needs(chosen, repository.labs)
+    ordered = longest_first(with_needs(chosen, repository.labs))
     base = repository.outputs / REFRESH_OUTPUTS
     with exclusive(base):
         shutil.rmtree(base, ignore_errors=True)

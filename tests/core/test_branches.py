@@ -11,16 +11,9 @@ import pytest
 import torch
 from small_model import PROFILE, small_model, tokenizer
 
-from labs_lib import branches
-from labs_lib.branches import (
-    PolicySource,
-    branch_folder,
-    branch_seconds,
-    ensure_branch,
-    load_policy,
-    protocol_branches,
-    train_branch,
-)
+from labs_lib import branch_runs, branches
+from labs_lib.branch_runs import branch_folder, branch_seconds, one_at_a_time
+from labs_lib.branches import PolicySource, ensure_branch, load_policy, protocol_branches, train_branch
 from labs_lib.checkpoint import load_model_weights, save_model_weights
 from labs_lib.config import Budget, GroupSizeRuns, Supervised
 from labs_lib.errors import EvidenceExistsError, IdentityError, LabError, LearningScopeError, VerificationError
@@ -308,7 +301,7 @@ def test_another_config_is_refused_naming_the_key(outputs, profile, named):
     "name, key", [("code_fingerprint", "code"), ("sha256_file", "data"), ("sha256_bytes", "tokenizer")]
 )
 def test_other_code_data_or_tokenizer_is_refused_naming_it(outputs, monkeypatch, name, key):
-    monkeypatch.setattr(branches, name, lambda *arguments: "e" * 64)
+    monkeypatch.setattr(branch_runs, name, lambda *arguments: "e" * 64)
     with pytest.raises(IdentityError, match=rf"{key} \(saved"):
         ensure_branch(SMALL, "warmstart")
 
@@ -332,7 +325,7 @@ def test_a_branch_of_the_same_name_and_another_make_is_refused(outputs):
 def test_every_module_that_makes_a_number_is_in_the_code_fingerprint():
     """What the trainers import of this library, apart from what only stores, checks or shows."""
     package = Path(branches.__file__).parent
-    covered = {package / name for name in branches.NUMERIC_CODE}
+    covered = {package / name for name in (*branch_runs.COMMON_CODE, *branches.NUMERIC_CODE)}
     assert all(path.exists() for path in covered)
     for module in (GrpoTrainer, SupervisedTrainer):
         for imported in vars(sys.modules[module.__module__]).values():
@@ -345,8 +338,9 @@ def test_every_module_that_makes_a_number_is_in_the_code_fingerprint():
             assert any(file == path or path in file.parents for path in covered), name
 
 
-def test_one_process_at_a_time_trains_a_branch(tmp_path):
-    with branches._one_at_a_time(tmp_path), open(tmp_path / ".lock") as other, pytest.raises(BlockingIOError):
+def test_one_process_at_a_time_trains_a_branch(empty_outputs):
+    lock = branch_folder(SMALL, "grpo") / ".lock"
+    with one_at_a_time(SMALL, "grpo"), open(lock) as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with open(tmp_path / ".lock") as other:
+    with open(lock) as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,8 @@ from small_model import GRPO, grpo_trainer, in_double, parity_verdict, rollout_p
 from labs_lib.errors import VerificationError
 from labs_lib.kernels.kl import exact_kl_reference
 from labs_lib.models.fingerprint import policy_fingerprint
-from labs_lib.scoring import answer_hidden_plain, masked_hidden, unembedding
+from labs_lib.models.unembedding import unembedding
+from labs_lib.scoring import answer_hidden_plain, masked_hidden
 from labs_lib.training import grpo as grpo_module
 from labs_lib.training.grpo import PROBED_ITERATIONS, GrpoTrainer, answers_score
 
@@ -278,12 +279,12 @@ def no_prompt_repeats_in_a_permutation(presented, per_permutation):
 @pytest.mark.parametrize("wanted, count, per_permutation", [(2, 6, 6), (4, 6, 4), (4, 7, 4)])
 def test_prompts_do_not_repeat_within_a_permutation(wanted, count, per_permutation):
     trainer = grpo_trainer(prompts_per_iteration=wanted)
-    trainer.prompts = rollout_prompts(count)
-    batches = [[prompt.name for prompt in trainer.next_prompts()] for _ in range(30)]
+    trainer.stream.prompts = rollout_prompts(count)
+    batches = [[prompt.name for prompt in trainer.sample().prompts] for _ in range(30)]
     presented = [name for batch in batches for name in batch]
     assert {len(batch) for batch in batches} == {wanted}
     assert no_prompt_repeats_in_a_permutation(presented, per_permutation)
-    assert set(presented) == {prompt.name for prompt in trainer.prompts}
+    assert set(presented) == {prompt.name for prompt in trainer.stream.prompts}
     assert presented[:per_permutation] != presented[per_permutation : 2 * per_permutation]
     with_replacement = torch.randint(0, count, (60,), generator=torch.Generator().manual_seed(0)).tolist()
     assert not no_prompt_repeats_in_a_permutation(with_replacement, per_permutation)
@@ -293,7 +294,7 @@ def test_runs_of_other_group_sizes_see_the_same_prompts():
     orders = []
     for group_size in (2, 4, 8):
         trainer = grpo_trainer(group_size=group_size)
-        orders.append([prompt.name for _ in range(7) for prompt in trainer.next_prompts()])
+        orders.append([prompt.name for _ in range(7) for prompt in trainer.sample().prompts])
     assert orders[0] == orders[1] == orders[2]
 
 

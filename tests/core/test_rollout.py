@@ -9,8 +9,9 @@ from transformers import DynamicCache
 
 from labs_lib import rollout as rollout_module
 from labs_lib.errors import LabError, VerificationError
+from labs_lib.models.unembedding import unembedding
 from labs_lib.rollout import EOS, LENGTH, answer_draws, choose_tokens, generate
-from labs_lib.scoring import answer_hidden_plain, unembedding
+from labs_lib.scoring import answer_hidden_plain
 from labs_lib.seeding import named_generator
 
 EOS_ID, PAD_ID = tokenizer().eos_token_id, tokenizer().pad_token_id
@@ -226,16 +227,16 @@ def test_draws_come_from_the_generator_alone():
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_unusable_logits_are_refused_with_prompt_answer_and_position(policy, monkeypatch, value):
     scripted(monkeypatch, SCRIPT[1:3] + SCRIPT[2:4])  # the first answer of the first prompt leaves at once
-    head, calls = policy.lm_head.forward, []
+    unembed, calls = rollout_module.logits_of, []
 
-    def poisoned(hidden):
+    def poisoned(policy, hidden):
         calls.append(1)
-        logits = head(hidden).clone()
+        logits = unembed(policy, hidden).clone()
         if len(calls) == 3:
             logits[1, 3 if value == torch.inf else slice(None)] = value
         return logits
 
-    monkeypatch.setattr(policy.lm_head, "forward", poisoned)
+    monkeypatch.setattr(rollout_module, "logits_of", poisoned)
     with pytest.raises(VerificationError, match="prompt 1, answer 0, answer position 2"):
         sample(policy, PROMPTS[:2], DRAWS[:4], group_size=2)
 

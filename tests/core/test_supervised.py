@@ -123,11 +123,11 @@ def test_validation_nll_is_a_mean_over_tokens(policy, batch_size):
 @pytest.fixture(scope="module")
 def trained():
     trainer = sft_trainer()
-    first = copy.deepcopy(trainer.policy)
+    first = copy.deepcopy(trainer.model)
     nlls = []
     for _ in range(SFT.updates):
         trainer.advance()
-        nlls.append(mean_nll(trainer.policy, trainer.validation, PAD_ID))
+        nlls.append(mean_nll(trainer.model, trainer.validation_examples, PAD_ID))
     return trainer, first, nlls
 
 
@@ -143,13 +143,13 @@ def test_an_epoch_sees_every_example_once_in_another_order(trained):
 
 def test_validation_follows_each_epoch_and_selects_nothing(trained):
     trainer, _, nlls = trained
-    assert trainer.validation_nll == nlls[EPOCH - 1 :: EPOCH]
+    assert trainer.validation == nlls[EPOCH - 1 :: EPOCH]
     assert trainer.step == SFT.updates == len(trainer.seconds)
 
 
 def test_training_learns_its_examples(trained):
     trainer, first, _ = trained
-    assert mean_nll(trainer.policy, trainer.examples, PAD_ID) < mean_nll(first, trainer.examples, PAD_ID) - 0.5
+    assert mean_nll(trainer.model, trainer.examples, PAD_ID) < mean_nll(first, trainer.examples, PAD_ID) - 0.5
 
 
 def test_history_holds_the_nll_before_each_update(trained):
@@ -165,7 +165,7 @@ def test_an_incomplete_last_batch_is_an_update_of_its_own():
     for _ in range(settings.updates):
         trainer.advance()
     assert [len(row["examples"]) for row in trainer.history] == [4, 4, 2]
-    assert len(trainer.validation_nll) == 1
+    assert len(trainer.validation) == 1
 
 
 def test_another_number_of_examples_than_planned_is_refused(policy):

@@ -4,7 +4,9 @@ from labs_lib.tools.audit.corpus import check_corpus
 from labs_lib.tools.audit.evaluations import check_evaluation, check_shared_draws
 from labs_lib.tools.audit.findings import Findings
 from labs_lib.tools.audit.grpo import check_grpo
-from labs_lib.tools.audit.protocol import check_protocol, plans
+from labs_lib.tools.audit.office.checks import audit_office
+from labs_lib.tools.audit.office.protocol import office_plans
+from labs_lib.tools.audit.protocol import Plan, check_protocol, plans
 from labs_lib.tools.audit.reading import Evidence
 from labs_lib.tools.audit.states import check_states
 from labs_lib.tools.audit.studies import check_studies
@@ -32,15 +34,23 @@ def audit(evidence: Evidence, reduced: bool = False, tensors: bool = True) -> Fi
         findings.note(text)
     if not tensors:
         findings.note("hashes of tensors (--skip-tensors)")
-    found = plans(evidence, findings)
-    check_corpus(evidence, findings)
+    found, office = plans(evidence, findings), office_plans(evidence, findings)
     check_protocol(evidence, found, reduced, findings)
+    if found:
+        audit_stock(evidence, found, reduced, tensors, findings)
+    if office:
+        audit_office(evidence, office, reduced, tensors, findings)
+    check_report(evidence, findings)
+    return findings
+
+
+def audit_stock(evidence: Evidence, found: dict[str, Plan], reduced: bool, tensors: bool, findings: Findings) -> None:
+    """Recompute everything that StockArithmetic's branches report."""
+    check_corpus(evidence, findings)
     for plan in found.values():
         check_states(evidence, plan, tensors, findings)
         (check_grpo if plan.kind == "grpo" else check_supervised)(evidence, plan, findings)
         check_evaluation(evidence, plan.name, reduced, findings)
         check_summary(evidence, plan, findings)
     check_shared_draws(evidence, findings)
-    check_report(evidence, findings)
     check_studies(evidence, findings)
-    return findings

@@ -4,6 +4,7 @@ from typing import Any
 
 from labs_lib.tools.audit.findings import Findings, Group
 from labs_lib.tools.audit.grpo import check_text, check_verdict
+from labs_lib.tools.audit.protocol import OTHER_SECTIONS, without_sections
 from labs_lib.tools.audit.reading import BranchEvidence, Evidence, canonical_json, sha256
 
 GREEDY, SAMPLED = "greedy", "sampled"
@@ -26,7 +27,7 @@ def _check_identity(evidence: Evidence, branch: BranchEvidence, group: Group) ->
     group.equal(place, "branch", evaluation["branch"], branch.name)
     group.equal(place, "policy_fingerprint", evaluation["policy_fingerprint"], fingerprint)
     group.equal(place, "identity policy", evaluation["identity"]["policy"], fingerprint)
-    config = sha256(canonical_json(evidence.protocol))
+    config = sha256(canonical_json(without_sections(evidence.protocol, OTHER_SECTIONS)))
     group.equal(place, "identity config", evaluation["identity"]["config"], config)
 
 
@@ -55,7 +56,7 @@ def check_shared_draws(evidence: Evidence, findings: Findings) -> None:
     """Policies of equal weights met the same draws: their answers are the same."""
     first: dict[str, BranchEvidence] = {}
     with findings.group("evaluations", "shared draws") as group:
-        for branch in (branch for branch in evidence.branches.values() if branch.evaluation is not None):
+        for branch in (branch for branch in evidence.stock_branches.values() if branch.evaluation is not None):
             other = first.setdefault(branch.evaluation["policy_fingerprint"], branch)
             for kind in (GREEDY, SAMPLED):
                 mine, theirs = _ids(branch, kind), _ids(other, kind)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from math import exp, fsum, sqrt
 from operator import itemgetter
 from typing import Any
@@ -53,11 +54,12 @@ def objective(
 
 
 def clip_shares(
-    ratio: Sequence[Sequence[float]], advantage: Sequence[float], low: float, high: float, blur: float
+    ratio: Sequence[Sequence[float]], advantage: Sequence[Sequence[float]], low: float, high: float, blur: float
 ) -> dict[str, tuple[float, float]]:
     """Least and largest share of tokens outside of the clip range, and of those where the clip removes the gradient.
 
-    Two numbers each, since a ratio within `blur` of a bound may fall on either side of it in FP32.
+    `advantage` is that of each token. Two numbers each, since a ratio within `blur` of a bound may fall on either
+    side of it in FP32.
     """
     tokens = sum(map(len, ratio))
     shares = {}
@@ -65,13 +67,62 @@ def clip_shares(
         bounds = []
         for shift in (blur, -blur):
             count = 0
-            for row, a in zip(ratio, advantage, strict=True):
-                above = sum(r > 1 + high + shift for r in row)
-                below = sum(r < 1 - low - shift for r in row)
-                count += above + below if name == "outside_share" else above * (a > 0) + below * (a < 0)
+            for r, a in zip(chain(*ratio), chain(*advantage), strict=True):
+                above, below = r > 1 + high + shift, r < 1 - low - shift
+                count += above or below if name == "outside_share" else (above and a > 0) or (below and a < 0)
             bounds.append(count / tokens)
         shares[name] = (bounds[0], bounds[1])
     return shares
+
+
+def token_rewards(
+    old: Sequence[float], reference: Sequence[float], score: float, truncated: bool, settings: dict[str, Any]
+) -> list[float]:
+    """PPO's reward of every token of one answer: minus the weighted log-ratio; the score (and penalty) on the last."""
+    rewards = [-settings["kl_weight"] * (o - r) for o, r in zip(old, reference, strict=True)]
+    rewards[-1] += score - (settings["truncation_penalty"] if truncated else 0.0)
+    return rewards
+
+
+def gae(
+    rewards: Sequence[float], values: Sequence[float], gamma: float, decay: float
+) -> tuple[list[float], list[float]]:
+    """Advantages and returns of one answer, backwards; nothing is bootstrapped past its last token."""
+    advantages, value_after, advantage_after = [], 0.0, 0.0
+    for reward, value in zip(reversed(rewards), reversed(values), strict=True):
+        delta = reward + gamma * value_after - value
+        advantage_after = delta + gamma * decay * advantage_after
+        value_after = value
+        advantages.append(advantage_after)
+    advantages.reverse()
+    return advantages, [a + value for a, value in zip(advantages, values, strict=True)]
+
+
+def mean_of_answers(rows: Sequence[Sequence[float]]) -> float:
+    """Tokens -> answers -> batch: a mean of means."""
+    return mean([mean(row) for row in rows])
+
+
+def actor_loss(
+    ratio: Sequence[Sequence[float]], advantage: Sequence[Sequence[float]], low: float, high: float
+) -> float:
+    """The clipped surrogate of one update with an advantage for each token."""
+    return mean_of_answers(
+        [
+            [token_loss(r, a, low, high) for r, a in zip(row, weights, strict=True)]
+            for row, weights in zip(ratio, advantage, strict=True)
+        ]
+    )
+
+
+def critic_loss(values: Sequence[Sequence[float]], returns: Sequence[Sequence[float]]) -> float:
+    """One half of the squared error: no second half, no clipping."""
+    return mean_of_answers(
+        [
+            [0.5 * (value - target) ** 2 for value, target in zip(row, targets, strict=True)]
+            for row, targets in zip(values, returns, strict=True)
+        ]
+    )
 
 
 def categorical_kl(first: Sequence[float], second: Sequence[float]) -> float:
@@ -100,6 +151,17 @@ def bootstrap(values: Sequence[float], draws: int, seed: int) -> tuple[float, fl
     n = len(values)
     means = sorted(fsum(choose(values)) / n for choose in _resamples(seed, n, draws))
     return means[int(0.025 * draws)], means[int(0.975 * draws) - 1]
+
+
+def bootstrap_ratio(groups: Sequence[tuple[float, float]], draws: int, seed: int) -> tuple[float, float, float]:
+    """sum(numerators) / sum(denominators) over groups, with its 95 % percentile interval: (value, low, high).
+
+    A resample without any denominator is left out.
+    """
+    numbers, weights = zip(*groups, strict=True)
+    pairs = ((fsum(choose(numbers)), fsum(choose(weights))) for choose in _resamples(seed, len(groups), draws))
+    kept = sorted(number / weight for number, weight in pairs if weight > 0)
+    return fsum(numbers) / fsum(weights), kept[int(0.025 * len(kept))], kept[max(0, int(0.975 * len(kept)) - 1)]
 
 
 @lru_cache(maxsize=8)

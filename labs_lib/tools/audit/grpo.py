@@ -9,7 +9,7 @@ from labs_lib.tools.audit.corpus import pool
 from labs_lib.tools.audit.findings import Findings, Group
 from labs_lib.tools.audit.judging import final_stock, judge
 from labs_lib.tools.audit.protocol import Plan
-from labs_lib.tools.audit.randomness import torch_stream
+from labs_lib.tools.audit.randomness import TorchGenerator, torch_stream
 from labs_lib.tools.audit.reading import BranchEvidence, Evidence
 from labs_lib.tools.audit.supervised import check_rates
 
@@ -66,7 +66,7 @@ def _check_rollouts(evidence: Evidence, plan: Plan, branch: BranchEvidence, grou
             group.require(file, place, answer["rollout_id"] not in seen, answer["rollout_id"], "consumed only once")
             seen.add(answer["rollout_id"])
             group.equal(file, f"{place} prompt", answer["prompt"], prompt)
-            _check_length(file, place, answer, evidence.protocol["budget.answer_tokens"], group)
+            check_length(file, place, answer, evidence.protocol["budget.answer_tokens"], group)
             group.count("answers")
     group.equal(file, "answers consumed", len(seen), plan.answers)
     group.count("prompts", plan.steps * settings["prompts_per_iteration"])
@@ -74,11 +74,18 @@ def _check_rollouts(evidence: Evidence, plan: Plan, branch: BranchEvidence, grou
 
 def _prompts(evidence: Evidence, plan: Plan, branch: BranchEvidence, group: Group) -> list[list[str]]:
     """The prompts of every iteration, from the seed; the order and cursor that were saved must end there."""
-    names, wanted = pool(evidence, "grpo"), plan.settings["prompts_per_iteration"]
     generator = torch_stream(plan.seed, "grpo/prompts")
+    wanted = plan.settings["prompts_per_iteration"]
+    return check_prompts(branch, generator, pool(evidence, "grpo"), wanted, plan.steps, group)
+
+
+def check_prompts(
+    branch: BranchEvidence, generator: TorchGenerator, names: list[str], wanted: int, steps: int, group: Group
+) -> list[list[str]]:
+    """The prompts of every iteration; a new permutation when fewer are left than wanted."""
     order: list[int] = []
     cursor, chosen = 0, []
-    for _ in range(plan.steps):
+    for _ in range(steps):
         if cursor + wanted > len(order):
             order, cursor = generator.permutation(len(names)), 0
         chosen.append([names[index] for index in order[cursor : cursor + wanted]])
@@ -88,7 +95,7 @@ def _prompts(evidence: Evidence, plan: Plan, branch: BranchEvidence, group: Grou
     return chosen
 
 
-def _check_length(file: str, place: str, answer: dict[str, Any], limit: int, group: Group) -> None:
+def check_length(file: str, place: str, answer: dict[str, Any], limit: int, group: Group) -> None:
     length, reason = len(answer["ids"]), answer["finish_reason"]
     group.require(file, f"{place} ids", 1 <= length <= limit, length, f"1 to {limit} tokens")
     group.require(file, f"{place} finish_reason", reason in ("eos", "length"), reason, "eos or length")
@@ -206,13 +213,27 @@ def _check_update(
     tokens = [value for values in kl for value in values]
     group.close(file, f"{place} kl_mean", update["kl_mean"], formulas.mean(tokens), *KL_MEAN)
     group.require(file, f"{place} kl", min(tokens) >= KL_LOWEST, min(tokens), f"no KL below {KL_LOWEST:g}")
+    per_token = [[a] * len(row) for a, row in zip(advantage, ratio, strict=True)]
+    check_clip(file, place, update, ratio, per_token, settings, group)
+    group.count("token ratios", len(tokens))
+
+
+def check_clip(
+    file: str,
+    place: str,
+    update: dict[str, Any],
+    ratio: list[list[float]],
+    advantage: list[list[float]],
+    settings: dict[str, Any],
+    group: Group,
+) -> None:
+    """The audit of the clip that an update recorded, from its ratios and advantages, token by token."""
     largest = max(abs(r - 1) for values in ratio for r in values)
     group.close(file, f"{place} max_ratio_deviation", update["max_ratio_deviation"], largest, RATIO, RATIO)
     shares = formulas.clip_shares(ratio, advantage, settings["clip_low"], settings["clip_high"], RATIO)
     for name, (least, most) in shares.items():
         holds = least - 1e-12 <= update[name] <= most + 1e-12
         group.require(file, f"{place} {name}", holds, update[name], f"{least:g}" + f" to {most:g}" * (least != most))
-    group.count("token ratios", len(tokens))
 
 
 def _check_captured(evidence: Evidence, plan: Plan, branch: BranchEvidence, group: Group) -> None:
@@ -227,19 +248,19 @@ def _check_captured(evidence: Evidence, plan: Plan, branch: BranchEvidence, grou
         for answer in row["answers"]:
             holds = all(isfinite(value) and value <= 0 for value in answer["logprobs"])
             group.require(file, f"{answer['rollout_id']} logprobs", holds, answer["logprobs"], "nats, at most 0")
-        largest = _largest_gap(row["updates"][0]["logprobs"], captured)
+        largest = largest_gap(row["updates"][0]["logprobs"], captured)
         group.require(file, f"{place} first update", largest <= tolerance, largest, f"within {tolerance:g} of captured")
         check = row["score_check"]
         group.require(file, f"{place} score_check", 0 <= check <= tolerance, check, f"at most {tolerance:g}")
         group.close(file, f"{place} score_check", check, largest, SCORE_CHECK)
         for before, after in pairwise(update["logprobs"] for update in row["updates"]):
-            moved = max(moved, _largest_gap(before, after))
+            moved = max(moved, largest_gap(before, after))
         group.count("score checks")
     if plan.settings["updates_per_iteration"] > 1:
         group.require(file, "all later updates", moved > 0, moved, "some ratio other than 1 after an update")
 
 
-def _largest_gap(first: list[list[float]], second: list[list[float]]) -> float:
+def largest_gap(first: list[list[float]], second: list[list[float]]) -> float:
     return max(abs(a - b) for row, other in zip(first, second, strict=True) for a, b in zip(row, other, strict=True))
 
 

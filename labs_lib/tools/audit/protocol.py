@@ -1,6 +1,7 @@
 """What each branch should have been: from the protocol beside the evidence, held to the specification's numbers."""
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ SPECIFICATION = {
     "group_size_runs.group_sizes": [2, 8],
     "evaluation.samples_per_problem": 4,
 }
+OTHER_SECTIONS = ("office",)  # of the protocol: they play no part in StockArithmetic
 # Branch -> (updates, sampled answers, step at which the interrupted run stops) of the full protocol.
 BUDGETS = {
     "warmstart": (48, 0, 16),
@@ -103,6 +105,12 @@ def section(protocol: dict[str, Any], name: str) -> dict[str, Any]:
     return {key.removeprefix(f"{name}."): value for key, value in protocol.items() if key.startswith(f"{name}.")}
 
 
+def without_sections(protocol: dict[str, Any], sections: Iterable[str]) -> dict[str, Any]:
+    """The protocol without sections that play no part in a task: what its identities are made of."""
+    prefixes = tuple(f"{name}." for name in sections)
+    return {key: value for key, value in protocol.items() if not key.startswith(prefixes)}
+
+
 def required_plans(protocol: dict[str, Any]) -> dict[str, Plan]:
     """The branches that the protocol asks for, each after what it starts from."""
     seed, grpo, sizes = protocol["seed"], section(protocol, "grpo"), section(protocol, "group_size_runs")
@@ -150,21 +158,32 @@ def plans(evidence: Evidence, findings: Findings) -> dict[str, Plan]:
 
     Raises MissingEvidence for a required branch, mode, summary or evaluation that is not there.
     """
-    remedy = f"run `make run-all PROFILE={evidence.profile}` first"
-    required, found = required_plans(evidence.protocol), {}
-    for name in required:
-        if name not in evidence.branches:
-            raise MissingEvidence(f"{evidence.outputs / 'branches' / name / MODES[0]} has no checkpoint: {remedy}.")
-    for name in [*required, *(name for name in evidence.branches if name not in required)]:
-        branch = evidence.branches[name]
+    branches, required, found = evidence.stock_branches, required_plans(evidence.protocol), {}
+    if not branches and evidence.office_branches:
+        findings.note("StockArithmetic: none of its branches is on this machine")
+        return {}
+    for name in in_order(evidence, branches, required):
+        branch = branches[name]
         plan = _plan(branch, required.get(name), evidence.protocol)
         if name in required:
-            _require_complete(evidence, branch, plan, remedy)
+            require_complete(evidence, branch, plan.modes)
         elif branch.final.step < plan.steps:
             findings.note(f"the branch {name}, which is outside of the protocol and not finished")
             continue
         found[name] = plan
     return found
+
+
+def in_order(evidence: Evidence, branches: Iterable[str], required: Iterable[str]) -> list[str]:
+    """The required branches of a task in their order, then the others on disk.
+
+    Raises MissingEvidence for a required one without a checkpoint.
+    """
+    for name in required:
+        if name not in branches:
+            folder = evidence.outputs / "branches" / name / MODES[0]
+            raise MissingEvidence(f"{folder} has no checkpoint: {evidence.remedy}.")
+    return [*required, *(name for name in branches if name not in required)]
 
 
 def _plan(branch: BranchEvidence, required: Plan | None, protocol: dict[str, Any]) -> Plan:
@@ -179,13 +198,15 @@ def _plan(branch: BranchEvidence, required: Plan | None, protocol: dict[str, Any
         ) from error
 
 
-def _require_complete(evidence: Evidence, branch: BranchEvidence, plan: Plan, remedy: str) -> None:
-    for mode in plan.modes:
+def require_complete(evidence: Evidence, branch: BranchEvidence, modes: Iterable[str]) -> None:
+    """Raise MissingEvidence unless every mode, the summary and the evaluation of a required branch are there."""
+    for mode in modes:
         if mode not in branch.states:
-            raise MissingEvidence(f"{evidence.outputs / 'branches' / plan.name / mode} has no checkpoint: {remedy}.")
+            folder = evidence.outputs / "branches" / branch.name / mode
+            raise MissingEvidence(f"{folder} has no checkpoint: {evidence.remedy}.")
     for place, content in ((branch.summary_place, branch.summary), (branch.evaluation_place, branch.evaluation)):
         if content is None:
-            raise MissingEvidence(f"{evidence.outputs / place} is not there: {remedy}.")
+            raise MissingEvidence(f"{evidence.outputs / place} is not there: {evidence.remedy}.")
 
 
 def check_protocol(evidence: Evidence, found: dict[str, Plan], reduced: bool, findings: Findings) -> None:
@@ -220,17 +241,18 @@ def profile_items(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise MissingEvidence(f"{path} is not there: the evidence names a profile that the repository does not have.")
     items: dict[str, Any] = {}
-    heading = ""
+    headings: list[tuple[int, str]] = []  # (indentation, key) of the sections around a line
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.split("#")[0].rstrip()
         if not text:
             continue
         key, _, value = text.strip().partition(":")
-        heading = heading if text.startswith(" ") else ""
+        indentation = len(text) - len(text.lstrip())
+        headings = [(depth, heading) for depth, heading in headings if depth < indentation]
         if not value.strip():
-            heading = f"{key}."
+            headings.append((indentation, key))
         else:
-            items |= _flat(f"{heading}{key}", value.strip())
+            items |= _flat(".".join([*(heading for _, heading in headings), key]), value.strip())
     return items
 
 

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 CONTINUOUS, INTERRUPTED, RESUMED = "continuous", "interrupted", "resumed"
 MODES = (CONTINUOUS, INTERRUPTED, RESUMED)
 SPLITS = ("train", "validation", "test")
+OFFICE_KINDS = ("sft-office", "judge", "ppo", "dpo")
 _CHUNK = 1 << 20
 
 
@@ -65,16 +66,26 @@ class State:
     def record_place(self) -> str:
         return f"{self.place}/record.json"
 
-    @cached_property
+    @property
     def policy_fingerprint(self) -> str:
-        """The fingerprint of the policy in this state, from the hashes of its tensors."""
-        return policy_fingerprint(
-            {
-                name.removeprefix("policy."): entry
-                for name, entry in self.manifest["tensors"].items()
-                if name.startswith("policy.")
-            }
-        )
+        """The fingerprint of the policy in this state."""
+        return self.role_fingerprint("policy")
+
+    def role_fingerprint(self, role: str) -> str:
+        """The fingerprint of what one role is in this state, from the hashes of its tensors."""
+        if role not in self._fingerprints:
+            self._fingerprints[role] = policy_fingerprint(self.role_tensors(role))
+        return self._fingerprints[role]
+
+    def role_tensors(self, role: str) -> dict[str, dict[str, Any]]:
+        """Name -> dtype, shape and hash of one role's tensors; empty for a role that is not in this state."""
+        prefix = f"{role}."
+        tensors = self.manifest["tensors"]
+        return {name.removeprefix(prefix): entry for name, entry in tensors.items() if name.startswith(prefix)}
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return {}
 
 
 def policy_fingerprint(tensors: dict[str, dict[str, Any]]) -> str:
@@ -100,6 +111,10 @@ class BranchEvidence:
         return self.final.manifest["identity"]
 
     @property
+    def all_states(self) -> list[State]:
+        return [state for states in self.states.values() for state in states]
+
+    @property
     def history(self) -> list[dict[str, Any]]:
         return self.final.record["history"]
 
@@ -114,6 +129,11 @@ class BranchEvidence:
     @property
     def weak(self) -> bool:
         return "-weak" in self.name
+
+    @property
+    def of_office(self) -> bool:
+        """Whether this is a branch of OfficeHelp; all others are StockArithmetic's."""
+        return self.identity.get("branch.kind") in OFFICE_KINDS
 
 
 @dataclass
@@ -131,6 +151,19 @@ class Evidence:
     @property
     def data(self) -> Path:
         return self.repository / "data" / "stock-arithmetic-v1"
+
+    @property
+    def remedy(self) -> str:
+        """What makes evidence that is not there."""
+        return f"run `make run-all PROFILE={self.profile}` first"
+
+    @property
+    def stock_branches(self) -> dict[str, BranchEvidence]:
+        return {name: branch for name, branch in self.branches.items() if not branch.of_office}
+
+    @property
+    def office_branches(self) -> dict[str, BranchEvidence]:
+        return {name: branch for name, branch in self.branches.items() if branch.of_office}
 
     @cached_property
     def examples(self) -> dict[str, dict[str, Any]]:
@@ -189,12 +222,13 @@ def read_evidence(profile: str, outputs: Path | None = None, repository: Path = 
 
 
 def _read_split(folder: Path, split: str) -> list[dict[str, Any]]:
-    parts = [_read_lines(folder / f"{split}.{part}.jsonl") for part in ("visible", "labels")]
+    parts = [read_lines(folder / f"{split}.{part}.jsonl") for part in ("visible", "labels")]
     labels = {row["id"]: row for row in parts[1]}
     return [{**row, **labels.get(row["id"], {})} for row in parts[0]]
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of one corpus file; MissingEvidence when it is not there or no JSON."""
     try:
         return json.loads(f"[{','.join(path.read_text(encoding='utf-8').splitlines())}]")
     except (OSError, ValueError) as error:

@@ -2,10 +2,11 @@
 
 import gzip
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from labs_lib.tools.audit.findings import Findings, Group
-from labs_lib.tools.audit.protocol import Plan
+from labs_lib.tools.audit.protocol import OTHER_SECTIONS, Plan, without_sections
 from labs_lib.tools.audit.reading import (
     CONTINUOUS,
     INTERRUPTED,
@@ -30,17 +31,24 @@ def check_states(evidence: Evidence, plan: Plan, tensors: bool, findings: Findin
     """All that is checked of a branch's checkpoints; without `tensors` the large files are not opened."""
     branch = evidence.branches[plan.name]
     with findings.group(plan.name, "files") as group:
-        for state in (state for states in branch.states.values() for state in states):
-            _check_files(state, tensors, group)
-            if tensors:
-                _check_tensors(state, group)
-        if tensors:
-            _check_exported(evidence, branch, group)
+        check_branch_files(evidence, branch, branch.final.policy_fingerprint, tensors, group)
     with findings.group(plan.name, "identity") as group:
-        _check_identity(evidence, plan, branch, group)
+        check_identities(branch, _expected_identity(evidence, plan), group)
         _check_start(evidence, plan, branch, tensors, group)
     with findings.group(plan.name, "exact resume") as group:
-        _check_resume(plan, branch, group)
+        check_resume(plan, branch, group)
+
+
+def check_branch_files(
+    evidence: Evidence, branch: BranchEvidence, fingerprint: str, tensors: bool, group: Group
+) -> None:
+    """The files of every state, and the exported weights, which must have the `fingerprint` of the final state."""
+    for state in branch.all_states:
+        _check_files(state, tensors, group)
+        if tensors:
+            _check_tensors(state, group)
+    if tensors:
+        _check_exported(evidence, branch, fingerprint, group)
 
 
 def _check_files(state: State, tensors: bool, group: Group) -> None:
@@ -66,7 +74,7 @@ def _check_tensors(state: State, group: Group) -> None:
     with gzip.open(state.folder / PARTS[2]) as file:
         for name, entry, data in safetensors_entries(file)[1]:
             described[name] = describe(entry, data)
-            if name.startswith("adamw.step."):
+            if "adamw.step." in name:
                 counted = struct.unpack("<f", data)[0]
                 group.equal(f"{state.place}/{PARTS[2]}", name, counted, float(state.record["updates"]))
     place = f"{state.place}/manifest.json"
@@ -76,21 +84,22 @@ def _check_tensors(state: State, group: Group) -> None:
         group.count("tensors")
 
 
-def _check_exported(evidence: Evidence, branch: BranchEvidence, group: Group) -> None:
-    """The exported weights are the policy that the branch ended with."""
+def _check_exported(evidence: Evidence, branch: BranchEvidence, final: str, group: Group) -> None:
+    """The exported weights are what the branch ended with."""
     place = f"models/{branch.name}/model.safetensors"
     with open(evidence.outputs / place, "rb") as file:
         metadata, entries = safetensors_entries(file)
         described = {name: describe(entry, data) for name, entry, data in entries}
     fingerprint = policy_fingerprint(described)
     group.equal(place, "fingerprint in the header", metadata.get("fingerprint"), fingerprint)
-    group.equal(place, "fingerprint of the final state", fingerprint, branch.final.policy_fingerprint)
+    group.equal(place, "fingerprint of the final state", fingerprint, final)
     group.count("exported model")
 
 
-def _check_identity(evidence: Evidence, plan: Plan, branch: BranchEvidence, group: Group) -> None:
-    """All states of a branch were made by the same thing: this protocol, this corpus, this branch."""
-    expected = {f"config.{key}": _text(value) for key, value in evidence.protocol.items()}
+def _expected_identity(evidence: Evidence, plan: Plan) -> dict[str, str]:
+    """What the identities of a branch must say: this protocol, this corpus, this branch."""
+    config = without_sections(evidence.protocol, OTHER_SECTIONS)
+    expected = {f"config.{key}": as_text(value) for key, value in config.items()}
     expected["data"] = sha256_file(evidence.data / "manifest.json")
     expected |= {
         "branch.name": plan.name,
@@ -100,10 +109,14 @@ def _check_identity(evidence: Evidence, plan: Plan, branch: BranchEvidence, grou
         "branch.three_ways": str(plan.three_ways),
     }
     if plan.kind == "grpo":
-        for key, value in plan.settings.items():
-            if key != "interrupt_at":
-                expected[f"branch.grpo.{key}"] = _text(value)
-    for state in (state for states in branch.states.values() for state in states):
+        settings = {key: value for key, value in plan.settings.items() if key != "interrupt_at"}
+        expected |= {f"branch.grpo.{key}": as_text(value) for key, value in settings.items()}
+    return expected
+
+
+def check_identities(branch: BranchEvidence, expected: dict[str, str], group: Group) -> None:
+    """All states of a branch were made by one and the same thing, which is the expected one."""
+    for state in branch.all_states:
         identity, place = state.manifest["identity"], f"{state.place}/manifest.json"
         for key, value in expected.items():
             group.equal(place, f"identity {key}", identity.get(key), value)
@@ -112,7 +125,7 @@ def _check_identity(evidence: Evidence, plan: Plan, branch: BranchEvidence, grou
         group.count("identities")
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value of the protocol as an identity spells it; JSON's lists were tuples."""
     return str(tuple(value)) if isinstance(value, list) else str(value)
 
@@ -124,21 +137,21 @@ def _check_start(evidence: Evidence, plan: Plan, branch: BranchEvidence, tensors
     if start is not None:
         group.equal(place, "identity start", branch.identity["start"], start)
         group.count("start")
-    if plan.kind != "grpo":
-        return
-    rows = branch.history
-    file = branch.final.record_place
-    group.equal(file, "iteration 1 policy_fingerprint", rows[0]["policy_fingerprint"], branch.identity["start"])
-    for states in branch.states.values():
-        for state in states:
-            if state.step < len(rows):
-                sampled_by = rows[state.step]["policy_fingerprint"]
-                group.equal(
-                    file, f"iteration {state.step + 1} policy_fingerprint", sampled_by, state.policy_fingerprint
-                )
-                group.count("fingerprints of saved policies")
-    for row, after in zip(rows, [*rows[1:], {"policy_fingerprint": branch.final.policy_fingerprint}], strict=True):
-        same = row["policy_fingerprint"] == after["policy_fingerprint"]
+    if plan.kind == "grpo":
+        check_fingerprints(branch, "policy_fingerprint", "policy", group)
+
+
+def check_fingerprints(branch: BranchEvidence, key: str, role: str, group: Group) -> None:
+    """Who sampled each iteration: first the start, then what the saved states hold, another one after each update."""
+    rows, file = branch.history, branch.final.record_place
+    group.equal(file, f"iteration 1 {key}", rows[0][key], branch.identity["start"])
+    for state in branch.all_states:
+        if state.step < len(rows):
+            sampled_by = rows[state.step][key]
+            group.equal(file, f"iteration {state.step + 1} {key}", sampled_by, state.role_fingerprint(role))
+            group.count("fingerprints of saved policies")
+    for row, after in zip(rows, [*rows[1:], {key: branch.final.role_fingerprint(role)}], strict=True):
+        same = row[key] == after[key]
         group.require(file, f"iteration {row['iteration']}", not same, "the same policy after it", "another policy")
         group.count("policies")
 
@@ -147,15 +160,19 @@ def _start_fingerprint(evidence: Evidence, start: str, tensors: bool) -> str | N
     """None for a base whose files are not the repository's own: their names and dtypes may be others."""
     if start not in BASES:
         return evidence.branches[start].final.policy_fingerprint
-    if not tensors or evidence.protocol["base.source"] != "assets":
+    return base_fingerprint(evidence, start == "base-weak", widened) if tensors else None
+
+
+def base_fingerprint(evidence: Evidence, weak: bool, convert: Callable) -> str | None:
+    """The fingerprint of a base whose tensors were loaded as `convert` makes them; None for a base of others."""
+    if evidence.protocol["base.source"] != "assets":
         return None
-    weights = evidence.base_folder(start == "base-weak") / "model.safetensors"
-    with open(weights, "rb") as file:
-        entries = [(name, *widened(entry, data)) for name, entry, data in safetensors_entries(file)[1]]
+    with open(evidence.base_folder(weak) / "model.safetensors", "rb") as file:
+        entries = [(name, *convert(entry, data)) for name, entry, data in safetensors_entries(file)[1]]
     return policy_fingerprint({name: describe(entry, data) for name, entry, data in entries})
 
 
-def _check_resume(plan: Plan, branch: BranchEvidence, group: Group) -> None:
+def check_resume(plan: Any, branch: BranchEvidence, group: Group) -> None:
     """Interrupted is a prefix of continuous, resumed equals it, and went on from the interrupted state."""
     ends = {CONTINUOUS: plan.steps, INTERRUPTED: plan.interrupt_at, RESUMED: plan.steps} if plan.three_ways else {}
     ends.setdefault(CONTINUOUS, plan.steps)

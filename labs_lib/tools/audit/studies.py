@@ -16,7 +16,9 @@ def check_studies(evidence: Evidence, findings: Findings) -> None:
     study = read_json(path, "run `make studies`").get(evidence.profile) if path.is_file() else None
     if study is None:
         return
-    policies = {branch.final.policy_fingerprint: branch for branch in evidence.branches.values() if branch.evaluation}
+    policies = {
+        branch.final.policy_fingerprint: branch for branch in evidence.stock_branches.values() if branch.evaluation
+    }
     with findings.group("recorded study", "GRPO control") as group:
         for row in study["rows"]:
             if row["fingerprint"] in policies:

@@ -24,7 +24,7 @@ def check_summary(evidence: Evidence, plan: Plan, findings: Findings) -> None:
         return
     with findings.group(plan.name, "reported metrics") as group:
         expected = expected_summary(evidence, plan, branch)
-        _compare(branch.summary_place, "", branch.summary, expected, group)
+        compare(branch.summary_place, "", branch.summary, expected, group)
         if "tokens_scored" in branch.summary:
             _check_scored(evidence, plan, branch, group)
         for key in sorted(branch.summary.keys() - expected.keys() - {"tokens_scored"}):
@@ -115,7 +115,7 @@ def mixed_problems(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     return {"mixed": sum(0 < share < 1 for share in by_problem), "n": len(by_problem)}
 
 
-def _compare(file: str, path: str, recorded: Any, expected: Any, group: Group) -> None:
+def compare(file: str, path: str, recorded: Any, expected: Any, group: Group) -> None:
     """Two nested values, number by number; keys of `recorded` that are not expected are left to the caller."""
     if isinstance(expected, dict):
         for key, value in expected.items():
@@ -123,7 +123,7 @@ def _compare(file: str, path: str, recorded: Any, expected: Any, group: Group) -
             if not isinstance(recorded, dict) or key not in recorded:
                 group.differs(file, place, "nothing", value)
             else:
-                _compare(file, place, recorded[key], value, group)
+                compare(file, place, recorded[key], value, group)
         if path and isinstance(recorded, dict):
             group.equal(file, f"{path}: keys", sorted(recorded), sorted(expected))
     elif isinstance(expected, float):
@@ -171,6 +171,6 @@ def check_report(evidence: Evidence, findings: Findings) -> None:
         group.equal("report.json", "branches", sorted(reported), sorted(summaries))
         for name in sorted(reported.keys() & summaries.keys()):
             if reported[name] != summaries[name]:
-                _compare("report.json", name, reported[name], summaries[name], group)
+                compare("report.json", name, reported[name], summaries[name], group)
                 group.equal("report.json", f"{name} as in its summary", reported[name], summaries[name])
             group.count("branches")

@@ -17,13 +17,13 @@ def check_supervised(evidence: Evidence, plan: Plan, findings: Findings) -> None
     """A warm start or further SFT."""
     branch = evidence.branches[plan.name]
     with findings.group(plan.name, "examples") as group:
-        _check_examples(plan, branch, pool(evidence, plan.kind), group)
+        check_examples(plan, branch, pool(evidence, plan.kind), group)
     with findings.group(plan.name, "updates") as group:
         _check_updates(plan, branch, group)
         check_rates(plan, evidence, branch, branch.history, group)
 
 
-def _check_examples(plan: Plan, branch: BranchEvidence, allowed: list[str], group: Group) -> None:
+def check_examples(plan: Any, branch: BranchEvidence, allowed: list[str], group: Group) -> None:
     """Every epoch is the seeded permutation of the allowed examples: each exactly once, none of another split."""
     file, rows = branch.final.record_place, branch.history
     chosen = allowed[: plan.settings["examples"]]
@@ -58,7 +58,7 @@ def _check_updates(plan: Plan, branch: BranchEvidence, group: Group) -> None:
 
 
 def check_rates(
-    plan: Plan, evidence: Evidence, branch: BranchEvidence, updates: list[dict[str, Any]], group: Group
+    plan: Any, evidence: Evidence, branch: BranchEvidence, updates: list[dict[str, Any]], group: Group
 ) -> None:
     """The learning rate of every update against the schedule; a gradient norm that is a number."""
     file, protocol = branch.final.record_place, evidence.protocol

@@ -1,0 +1,25 @@
+"""How many labs, or how many workers of the tests, run side by side."""
+
+import os
+from pathlib import Path
+
+MOST = 4  # each has a kernel of up to a gigabyte, and more than four seldom have work at the same time
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def side_by_side(cgroup: Path = CGROUP) -> int:
+    """The cores that this process may use, `MOST` at most. A container's quota counts, not its host's cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST, cores, int(_quota(cgroup))))
+
+
+def _quota(cgroup: Path) -> float:
+    """The CPU quota of a Linux control group, in cores: version 2 has one file for it, version 1 has two."""
+    try:
+        if (file := cgroup / "cpu.max").is_file():
+            quota, period = file.read_text().split()
+        else:
+            quota, period = ((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return MOST if quota.strip() == "max" or int(quota) <= 0 else int(quota) / int(period)
+    except (OSError, ValueError):
+        return MOST
