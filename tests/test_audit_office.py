@@ -882,13 +882,9 @@ CORPUS_EDITS: dict[str, tuple[Callable[[dict], None], str]] = {
         lambda rows: rows["train.rollouts"][0].update(id="family-002-rollout-2"),
         "distinct ids: recorded 2039",
     ),
-    "a family less": (
+    "two families under one name": (
         lambda rows: [row.update(family="family-001") for row in of_family(rows, "family-002")],
-        "family-001 split and action",
-    ),
-    "two families of one name": (
-        lambda rows: [row.update(family="family-007") for row in of_family(rows, "family-002")],
-        "families of train by action",
+        "families of train by action: recorded [27, 28, 28, 28, 28, 28]",
     ),
     "a split of another file": (
         lambda rows: rows["train.pairs"][0].update(split="test"),
