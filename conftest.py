@@ -148,7 +148,10 @@ def _hide_pytest_from_kernels(kernel: Any) -> None:
 
     def start_outside_pytest(*args: Any, **kwargs: Any) -> Any:
         kwargs["env"] = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-        return start(*args, **kwargs)
+        try:
+            return start(*args, **kwargs)
+        except RuntimeError:  # the kernel of another worker took its port between the choice and the use
+            return start(*args, **kwargs)
 
     kernel.start_new_kernel = start_outside_pytest
 
