@@ -28,7 +28,9 @@ def show_source(function: Callable[..., Any]) -> None:
     except (OSError, TypeError):
         name = getattr(function, "__name__", repr(function))
         raise LabError(f"{name} has no Python source to show: it is built in or was typed at a prompt.") from None
-    place = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else function.__module__
+    # A decorator of torch hides the file behind its own, which lies in .venv and, by accident, below ROOT.
+    ours = path.is_relative_to(ROOT) and "site-packages" not in path.parts
+    place = path.relative_to(ROOT).as_posix() if ours else function.__module__
     longest = max((len(run) for run in re.findall(r"`+", source)), default=0)
     fence = "`" * max(3, longest + 1)
     display(Markdown(f"`{place}`\n\n{fence}python\n{source}\n{fence}"))
