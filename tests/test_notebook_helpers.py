@@ -49,6 +49,14 @@ def test_backquotes_in_a_source_do_not_end_the_block(shown):
     assert text.endswith("\n````")
 
 
+def test_a_decorator_of_another_package_does_not_lend_its_file(shown, monkeypatch, tmp_path):
+    """torch's decorators hide a function's file behind one in .venv, which may or may not lie below the repository."""
+    installed = tmp_path / ".venv" / "site-packages" / "torch" / "decorator.py"
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    monkeypatch.setattr(notebook.inspect, "getsourcefile", lambda function: str(installed))
+    assert shown(fenced).startswith(f"`{fenced.__module__}`")
+
+
 @pytest.mark.parametrize("thing", [len, 3, eval("lambda: 1")])
 def test_what_has_no_source_is_refused(thing):
     with pytest.raises(LabError, match="no Python source"):
