@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,7 +54,8 @@ def test_a_decorator_of_another_package_does_not_lend_its_file(shown, monkeypatc
     """torch's decorators hide a function's file behind one in .venv, which may or may not lie below the repository."""
     installed = tmp_path / ".venv" / "site-packages" / "torch" / "decorator.py"
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
-    monkeypatch.setattr(notebook.inspect, "getsourcefile", lambda function: str(installed))
+    reader = SimpleNamespace(getsource=inspect.getsource, getsourcefile=lambda function: str(installed))
+    monkeypatch.setattr(notebook, "inspect", reader)
     assert shown(fenced).startswith(f"`{fenced.__module__}`")
 
 
