@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from labs_lib.cores import side_by_side
 from labs_lib.errors import LabError
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, outputs_base
-from labs_lib.tools.cores import side_by_side
 from labs_lib.tools.environment import kernel_environment
 from labs_lib.tools.labs import LABS, longest_first
 from labs_lib.tools.locks import exclusive

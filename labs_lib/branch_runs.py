@@ -1,11 +1,12 @@
 """What every trained branch has, whatever its task: its folder, its runs in one or three modes, its final weights."""
 
 import fcntl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from labs_lib.checkpoint import Checkpoint, code_fingerprint, remove_checkpoints, save_model_weights
 from labs_lib.config import Profile
 from labs_lib.paths import ROOT, outputs_root
+from labs_lib.progress import rewrite_line
 from labs_lib.storage import sha256_bytes, sha256_file
 from labs_lib.training.run import CONTINUOUS, MODES, RESUMED, RunPlan, Trainer, run, run_three_ways
 
@@ -28,6 +30,7 @@ COMMON_CODE = (
     "models/chat.py",
     "models/half_precision.py",
     "models/lora.py",
+    "models/products.py",
     "models/roles.py",
     "models/unembedding.py",
     "rollout.py",
@@ -40,6 +43,7 @@ COMMON_CODE = (
     "training/states.py",
     "training/supervised.py",
 )
+SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class NamedBranch(Protocol):
@@ -101,13 +105,29 @@ def discard(profile: Profile, name: str) -> None:
 
 
 @contextmanager
-def one_at_a_time(profile: Profile, name: str) -> Iterator[None]:
-    """Two labs that need the same branch at the same time: the second waits and finds it done."""
+def one_at_a_time(profile: Profile, name: str, tell: bool = False) -> Iterator[None]:
+    """Two processes that need the same branch at the same time: the second waits and finds it done.
+
+    Args:
+        tell: say so while it waits, in a line that the progress bar of the branch then overwrites.
+    """
     folder = branch_folder(profile, name)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        began = time.monotonic()
+        while not _locked(lock):
+            if tell:
+                rewrite_line(f"{name}: in training in another process, waiting", time.monotonic() - began)
+            time.sleep(SECONDS_BETWEEN_LOOKS)
         yield
+
+
+def _locked(lock: IO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def export_weights(

@@ -169,7 +169,7 @@ def ensure_branch(profile: Profile, name: str, fresh: bool = False, show_complet
 def train_branch(profile: Profile, branch: Branch, fresh: bool = False, show_complete: bool = True) -> TrainedBranch:
     """Train `branch` (or resume it, or find it done) and export its final weights."""
     source = policy_source(profile, branch.start)
-    with one_at_a_time(profile, branch.name), _scope(branch):
+    with one_at_a_time(profile, branch.name, show_complete), _scope(branch):
         if fresh:
             discard(profile, branch.name)
         start = source.load()

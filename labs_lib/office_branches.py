@@ -252,7 +252,7 @@ def train_office(
     source = role_source(profile, branch.start)
     if branch.reward not in (None, RUBRIC) and reward is None:
         reward = role_source(profile, branch.reward)
-    with one_at_a_time(profile, branch.name), office_help_scope(branch.kind != PPO, outputs=outputs_base()):
+    with one_at_a_time(profile, branch.name, show_complete), _scope(branch):
         if fresh:
             discard(profile, branch.name)
         start = source.actor()
@@ -262,6 +262,10 @@ def train_office(
         result = start.model if branch.kind != JUDGE else fresh_judge(profile, branch.seed)[0]
         load_learned(result, learned)
         return export_weights(profile, branch, learned, learned_fingerprint(result), ends)
+
+
+def _scope(branch: OfficeBranch):
+    return office_help_scope(branch.kind != PPO, outputs=outputs_base())
 
 
 def office_identity(

@@ -184,13 +184,13 @@ def _common(profile: Profile, trained: TrainedBranch) -> dict[str, Any]:
 def run_costs(trained: TrainedBranch) -> dict[str, int]:
     """Sampled answers and tokens, and forward passes of whole answers through any model, over the whole run.
 
-    PPO scores each answer once with reference, actor (the check), critic and (if there is one) judge, then in every
-    update with actor and critic. A supervised example is one answer, a pair two; DPO's reference adds each pair once.
+    PPO scores each answer once with the reference and (if there is one) the judge, and for every update with actor and
+    critic. A supervised example is one answer, a pair two; DPO's reference adds each pair once.
     """
     record, branch = trained.final.record, trained.branch
     if branch.kind == PPO:
         answers = [answer for row in record["history"] for answer in row["answers"]]
-        passes = 3 + (branch.reward != RUBRIC) + 2 * len(record["history"][0]["updates"])
+        passes = 1 + (branch.reward != RUBRIC) + 2 * len(record["history"][0]["updates"])
         tokens = sum(len(answer["ids"]) for answer in answers)
         return {"answers": len(answers), "tokens_generated": tokens, "answers_scored": passes * len(answers)}
     examples = [name for row in record["history"] for name in row["examples"]]

@@ -71,19 +71,19 @@ def study_runs(profile: Profile) -> list[Run]:
 def study_judge(profile: Profile, name: str, seed: int) -> TrainedBranch:
     """One of `JUDGES` with the adapters, head and order of pairs of `seed`: the protocol's own for its seed."""
     if seed == profile.seed:
-        return ensure_office(profile, name)
+        return ensure_office(profile, name, show_complete=False)
     bias = None if name == JUDGE else name.removeprefix(f"{JUDGE}-")
-    return train_office(profile, judge_branch(bias, seed, f"{name}-seed{seed}"))
+    return train_office(profile, judge_branch(bias, seed, f"{name}-seed{seed}"), show_complete=False)
 
 
 def study_run(profile: Profile, run: Run) -> TrainedBranch:
     """Train (or find) one run; the protocol's own branch where it is that seed and KL weight."""
     name = PPO if run.reward == JUDGE else f"{PPO}-{run.reward.removeprefix(f'{JUDGE}-')}"
     if run.seed == profile.seed and run.kl_weight == profile.office.ppo.kl_weight:
-        return ensure_office(profile, name)
+        return ensure_office(profile, name, show_complete=False)
     reward = None if run.reward == RUBRIC else RoleSource(profile, study_judge(profile, run.reward, run.seed))
     branch = ppo_branch(run.reward, run.kl_weight, run.seed, f"{name}-seed{run.seed}-kl{run.kl_weight:g}")
-    return train_office(profile, branch, reward)
+    return train_office(profile, branch, reward, show_complete=False)
 
 
 def run_row(profile: Profile, run: Run) -> dict[str, Any]:

@@ -37,6 +37,11 @@ def branches_folder(profile: str) -> Path:
     return outputs_root(profile) / "evidence" / "branches"
 
 
+def verdicts_path(profile: str) -> Path:
+    """The computed verdicts of lab 06, merged into `report.json` as "verdicts"."""
+    return outputs_root(profile) / "evidence" / "verdicts.json"
+
+
 def report_path(profile: str) -> Path:
     """The report that `make run-all` writes and `make report` prints."""
     return outputs_root(profile) / "report.json"

@@ -88,6 +88,12 @@ def progress(
             bar.advance()
 
 
+def rewrite_line(text: str, seconds: float) -> None:
+    """A line that lasts until the next frame of a bar is drawn over it, which has the same width."""
+    sys.stdout.write(f"\r{f'{text} [{_clock(seconds)}]'[:WIDTH]:<{WIDTH}}")
+    sys.stdout.flush()
+
+
 def announce(what: str, seconds: float) -> None:
     """Say before a long cell how long it takes, as measured on two cores."""
     if seconds < 90:

@@ -81,7 +81,7 @@ def left_pad(prompts: Sequence[Sequence[int]], pad: int, device) -> tuple[torch.
 
 def require_sampling_mode(policy: PreTrainedModel) -> None:
     """Dropout would make captured and recomputed log-probabilities disagree."""
-    if policy.training:
+    if any(module.training for module in policy.modules()):
         raise VerificationError("The policy is in train() mode, where dropout may act: call policy.eval() first.")
 
 

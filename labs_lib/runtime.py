@@ -1,7 +1,7 @@
 """How a session starts: processor pins before torch is imported, threads, determinism, versions.
 
-Every lab's first cell calls `start`. On a profile with `pin_cpu`, torch, MKL and oneDNN are held to one
-instruction set, so that results are equal on every x86-64 machine, at about twice the time of the fastest code.
+Every lab's first cell calls `start`. On a profile with `pin_cpu`, torch, MKL, oneDNN and numpy's OpenBLAS are held to
+one instruction set, so that results are equal on every x86-64 machine, at about twice the time of the fastest code.
 """
 
 import os
@@ -17,6 +17,9 @@ CPU_PINS = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "MKL_CBWR": "COMPATIBLE",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
+    # numpy's products, in the bias bench.
+    "OPENBLAS_CORETYPE": "Haswell",
+    "OPENBLAS_NUM_THREADS": "1",
     # Spinning threads make a busy two-core machine crawl.
     "OMP_WAIT_POLICY": "passive",
 }
@@ -24,13 +27,14 @@ SHOWN_VERSIONS = ("torch", "transformers", "safetensors", "z3-solver", "matplotl
 
 
 def pin_cpu() -> None:
-    """Set `CPU_PINS` in the environment; they act only before torch is first imported.
+    """Set `CPU_PINS` in the environment; they act only before torch and numpy are first imported.
 
-    Raises LabError when torch was imported earlier without them.
+    Raises LabError when one of them was imported earlier without them.
     """
-    if "torch" in sys.modules and any(os.environ.get(key) != value for key, value in CPU_PINS.items()):
+    early = [name for name in ("torch", "numpy") if name in sys.modules]
+    if early and any(os.environ.get(key) != value for key, value in CPU_PINS.items()):
         raise LabError(
-            "torch was imported before labs_lib.runtime.start: restart the kernel and run the first cells first."
+            f"{early[0]} was imported before labs_lib.runtime.start: restart the kernel and run the first cells first."
         )
     os.environ.update(CPU_PINS)
 

@@ -76,12 +76,16 @@ def active_hidden(
         VerificationError: NaN or infinite states; names prompt, answer and position of the first.
     """
     hidden = answer_hidden(policy, prompts, ids, pad_id)
+    _require_finite(hidden, mask, len(ids) // len(prompts))
+    return hidden[mask]
+
+
+def _require_finite(hidden: torch.Tensor, mask: torch.Tensor, group_size: int) -> None:
     unusable = mask & ~hidden.detach().isfinite().all(dim=-1)
     if unusable.any():
         row, position = unusable.nonzero()[0].tolist()
-        place = answer_place(row, len(ids) // len(prompts), position)
-        raise VerificationError(f"NaN or infinite hidden states at {place}: the policy diverged or was loaded wrongly.")
-    return hidden[mask]
+        place = answer_place(row, group_size, position)
+        raise VerificationError(f"NaN or infinite hidden states at {place}: the model diverged or was loaded wrongly.")
 
 
 @torch.no_grad()
@@ -107,7 +111,7 @@ def answer_logprobs(
     """Log-probabilities (A, T) in nats of given answers under `policy`, 0 off the mask; gradients flow.
 
     Args:
-        hidden: (N, H) from `masked_hidden` of the same policy and answers, when they are there already.
+        hidden: (N, H) from `active_hidden` of the same policy and answers, when they are there already.
     """
     if hidden is None:
         hidden = active_hidden(policy, prompts, ids, mask, pad_id)
@@ -138,10 +142,14 @@ def answer_scores(
 
     Not the last index of the padded batch, which is padding for all but the longest answer, and not the last id
     that is not PAD, which an answer may contain. Ids after the end change no bit. Gradients flow.
+
+    Raises:
+        VerificationError: NaN or infinite states; names prompt, answer and position of the first.
     """
     # One more column, so that the last token of the longest answer is read too.
     longer = torch.nn.functional.pad(ids, (0, 1), value=pad_id)
     read = answer_hidden(judge.backbone, prompts, longer, pad_id)[:, 1:]  # (A, T, H): after each token
+    _require_finite(read, mask, len(ids) // len(prompts))
     return judge(read[torch.arange(len(ids), device=ids.device), last_active(mask)])
 
 
@@ -154,6 +162,7 @@ def score_against_reference(
     mask: torch.Tensor,
     pad_id: int,
     block: int,
+    hidden: torch.Tensor | None = None,
 ) -> PrefixStatistics:
     """Log-prob, exact KL to the reference and entropy of every answer token, (A, T) each, 0 off the mask.
 
@@ -162,8 +171,10 @@ def score_against_reference(
     Args:
         reference_hidden: (N, H) from `masked_hidden` on the same answers.
         block: vocabulary entries at a time.
+        hidden: (N, H) from `active_hidden` of the policy on the same answers, when they are there already.
     """
-    hidden = active_hidden(policy, prompts, ids, mask, pad_id)
+    if hidden is None:
+        hidden = active_hidden(policy, prompts, ids, mask, pad_id)
     statistics = prefix_statistics_from_hidden(
         hidden, unembedding(policy), reference_hidden, unembedding(reference).detach(), ids[mask], block
     )

@@ -9,8 +9,12 @@ import numpy as np
 from labs_lib.errors import LabError
 
 Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
-# Student's t, two-sided 95 %, by degrees of freedom: what a mean over a handful of seeds is worth.
-T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+# Student's t, two-sided 95 %, by degrees of freedom: what a mean over seeds is worth.
+T95 = [
+    *(float("inf"), 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+]
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,11 @@ def bootstrap_ratio(groups: Sequence[tuple[float, float]], draws: int, seed: int
 def mean_over_seeds(values: Iterable[float]) -> Interval:
     """Student's t interval (1908) of a mean; seeds are few, so it is wide, as it should be.
 
-    Raises LabError for fewer than two values or more than ten.
+    Raises LabError for fewer than two values or more than 31.
     """
     values = list(values)
-    if not 2 <= len(values) <= len(T95) + 1:
-        raise LabError(f"An interval over seeds needs 2 to {len(T95) + 1} of them, got {len(values)}.")
+    if not 2 <= len(values) <= len(T95):
+        raise LabError(f"An interval over seeds needs 2 to {len(T95)} of them, got {len(values)}.")
     mean = sum(values) / len(values)
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
     half = T95[len(values) - 1] * deviation / sqrt(len(values))

@@ -5,11 +5,11 @@ from fnmatch import fnmatch
 
 import pytest
 
+from labs_lib import cores
 from labs_lib.branches import protocol_branches
 from labs_lib.config import load_profile
 from labs_lib.errors import LabError
 from labs_lib.office_branches import office_protocol
-from labs_lib.tools import cores
 from labs_lib.tools.labs import LABS, Lab, longest_first, select, with_needs
 
 # --- Selection ---------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The progress bar: what stays in a saved output depends on the work and not on the clock."""
 
+import contextlib
 import io
 import re
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from labs_lib import progress as module
 from labs_lib.errors import LabError
-from labs_lib.progress import WIDTH, ProgressBar, announce, frame, progress
+from labs_lib.progress import WIDTH, ProgressBar, announce, frame, progress, rewrite_line
 
 # nbclient, papermill and nbval all keep of a line what follows its last carriage return.
 OVERWRITTEN = re.compile(r"^.*\r(?=[^\n])", re.MULTILINE)
@@ -98,6 +99,25 @@ def test_empty_and_endless_iterables(items, last):
 def test_the_bar_goes_to_the_stdout_of_the_moment(capsys):
     list(progress([1], "now"))
     assert capsys.readouterr().out.endswith("| 1/1\n")
+
+
+@given(st.text(st.characters(exclude_characters="\r\n"), max_size=200), st.floats(0, 10**6))
+def test_a_rewritten_line_is_as_wide_as_a_frame(text, seconds):
+    with contextlib.redirect_stdout(io.StringIO()) as written:
+        rewrite_line(text, seconds)
+    assert re.fullmatch(rf"\r[^\r\n]{{{WIDTH}}}", written.getvalue())
+
+
+def test_a_rewritten_line_tells_the_time(capsys):
+    rewrite_line("waiting", 61.5)
+    assert capsys.readouterr().out.rstrip() == "\rwaiting [01:01]"
+
+
+@pytest.mark.parametrize(("say", "gone"), [(rewrite_line, True), (lambda text, seconds: print(text), False)])
+def test_the_next_bar_is_drawn_over_a_rewritten_line(capsys, say, gone):
+    say("waiting", 3.0)
+    list(progress([1], "now"))
+    assert (OVERWRITTEN.sub("", capsys.readouterr().out) == frame("now", 1, 1, "1/1") + "\n") is gone
 
 
 def test_a_negative_total_is_refused():

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from notebook_files import notebook, outputs_text, write
 
+from labs_lib.cores import side_by_side
 from labs_lib.errors import LabError
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, ROOT
 from labs_lib.tools import lab_runs
-from labs_lib.tools.cores import side_by_side
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
 from labs_lib.tools.labs import Lab
 from labs_lib.tools.locks import exclusive

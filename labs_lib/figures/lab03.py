@@ -6,9 +6,9 @@ from typing import Any
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
+from labs_lib.figures.panels import iteration_panels
 from labs_lib.figures.style import BLACK, BLUE, GREEN, GREY, HATCHES, MARKERS, ORANGE, PALETTE, SKY, VERMILLION
 
-SMOOTHING = 10  # iterations of the moving average
 POPULATION_NAMES = ("ID50", "OOD100")
 KINDS = ("greedy", "sampled")
 
@@ -26,11 +26,6 @@ def curves(history: Sequence[dict[str, Any]], group_size: int) -> dict[str, list
     }
 
 
-def smoothed(values: Sequence[float], width: int = SMOOTHING) -> list[float]:
-    """Mean of the last `width` values at each place (of fewer at the start)."""
-    return [_mean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1)]
-
-
 def _mean(values: Any) -> float:
     values = list(values)
     return sum(values) / len(values)
@@ -43,17 +38,7 @@ def _constant_share(answers: Sequence[dict[str, Any]], group_size: int) -> float
 
 def learning_curves(history: Sequence[dict[str, Any]], group_size: int) -> Figure:
     """Six panels over the iterations of a GRPO run: every value, and the mean of the last ten."""
-    figure, axes = pyplot.subplots(3, 2, figsize=(8.4, 8.4), sharex=True)
-    for axis, (name, values) in zip(axes.flat, curves(history, group_size).items(), strict=True):
-        iterations = range(1, len(values) + 1)
-        axis.plot(iterations, values, color=SKY, linestyle="-", linewidth=1.0, label="each iteration")
-        axis.plot(iterations, smoothed(values), color=BLUE, linestyle="-", label=f"mean of last {SMOOTHING}")
-        axis.set_title(name, fontsize=13)
-        axis.set_ylim(bottom=min(0.0, *values))
-    for axis in axes[-1]:
-        axis.set_xlabel("iteration")
-    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    return figure
+    return iteration_panels(curves(history, group_size))
 
 
 def accuracy_bars(summaries: Mapping[str, dict[str, Any]]) -> Figure:

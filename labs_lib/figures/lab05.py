@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labs_lib.figures.lab03 import SMOOTHING, smoothed
+from labs_lib.figures.panels import iteration_panels
 from labs_lib.figures.style import BLACK, BLUE, GREEN, GREY, HATCHES, MARKERS, ORANGE, PALETTE, SKY, VERMILLION
 from labs_lib.office_evaluation import POPULATIONS
 from labs_lib.office_study import change, runs_of, windows
@@ -59,17 +59,7 @@ def ppo_curves(history: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 def ppo_learning_curves(history: Sequence[dict[str, Any]]) -> Figure:
     """Six panels over the iterations of a PPO run: every value, and the mean of the last ten."""
-    figure, axes = pyplot.subplots(3, 2, figsize=(8.4, 8.4), sharex=True)
-    for axis, (name, values) in zip(axes.flat, ppo_curves(history).items(), strict=True):
-        iterations = range(1, len(values) + 1)
-        axis.plot(iterations, values, color=SKY, linestyle="-", linewidth=1.0, label="each iteration")
-        axis.plot(iterations, smoothed(values), color=BLUE, linestyle="-", label=f"mean of last {SMOOTHING}")
-        axis.set_title(name, fontsize=13)
-        axis.set_ylim(bottom=min(0.0, *values))
-    for axis in axes[-1]:
-        axis.set_xlabel("iteration")
-    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    return figure
+    return iteration_panels(ppo_curves(history))
 
 
 # --- Evaluation ------------------------------------------------------------------------------------

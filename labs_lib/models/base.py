@@ -20,6 +20,7 @@ from transformers import (
 from labs_lib.config import Base, Profile
 from labs_lib.errors import BaseModelError
 from labs_lib.models.fingerprint import unique_parameters
+from labs_lib.models.products import use_onednn_products
 from labs_lib.paths import ROOT
 from labs_lib.storage import sha256_file
 
@@ -74,6 +75,8 @@ def load_base(profile: Profile, weak: bool = False) -> LoadedBase:
         folder, dtype=getattr(torch, profile.dtype), attn_implementation="eager", local_files_only=True
     )
     check_base(model, profile.base)
+    if profile.pin_cpu and model.dtype == torch.float32:
+        use_onednn_products(model)
     # AutoTokenizer goes by the architecture: for our own tokenizer it would add Qwen's tokens, beyond the embedding.
     loader = PreTrainedTokenizerFast if profile.base.source == "assets" else AutoTokenizer
     tokenizer = loader.from_pretrained(folder, local_files_only=True)

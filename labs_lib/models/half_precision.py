@@ -9,15 +9,13 @@ from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from labs_lib.models.products import product
+
 EAGER_FP32_PRODUCTS = "eager_fp32_products"
-FEW_ROWS = 16  # up to here, as in decoding, oneDNN's preparations cost more than it saves
 
 
 class _FrozenProduct(torch.autograd.Function):
-    """x @ weight.T + bias by oneDNN, whose instruction set the pins hold; the weight is frozen.
-
-    MKL, which FP32 products go to otherwise, is equal everywhere only in its slowest mode: a third of the speed.
-    """
+    """x @ weight.T + bias of BF16 operands; the weight is frozen."""
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -32,11 +30,8 @@ class _FrozenProduct(torch.autograd.Function):
 
 
 def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """FP32 sums over BF16 operands, rounded once; leading dimensions of `x` are kept."""
-    wide = None if bias is None else bias.float()
-    if x.numel() <= FEW_ROWS * x.shape[-1]:
-        return torch.nn.functional.linear(x.float(), weight.float(), wide).to(x.dtype)
-    return torch.ops.mkldnn._linear_pointwise(x.float(), weight.float(), wide, "none", [], "").to(x.dtype)
+    """FP32 sums over BF16 operands, rounded once."""
+    return product(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
 
 def frozen_linear(x: torch.Tensor, layer: torch.nn.Linear) -> torch.Tensor:

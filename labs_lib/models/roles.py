@@ -5,7 +5,7 @@ backbone is the base, named by its own fingerprint. No two roles share storage: 
 learns, the reward would move while PPO runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,7 +133,7 @@ def require_frozen_backbone(model: torch.nn.Module, dtype: torch.dtype) -> None:
     Raises VerificationError naming the first parameter that is otherwise.
     """
     learned = set(learned_tensors(model))
-    if model.training:
+    if any(module.training for module in model.modules()):
         raise VerificationError("A role is in train() mode, where dropout may act: call eval() first.")
     for name, parameter in model.named_parameters():
         expected = torch.float32 if name in learned else dtype
@@ -158,19 +158,20 @@ class RoleCosts:
 
 def role_costs(role: str, model: torch.nn.Module) -> RoleCosts:
     """Count one role; works on the meta device too."""
-    backbone, learned = backbone_tensors(model).values(), learned_tensors(model)
-    head = sum(tensor.numel() for name, tensor in learned.items() if name.startswith("head."))
-    learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    parameters, names = dict(model.named_parameters()), learned_tensors(model)  # tied ones once, without addresses
+    learned = {name: parameters[name] for name in names}
+    head = _elements(parameter for name, parameter in learned.items() if name.startswith("head."))
+    learning = _elements(parameter for parameter in parameters.values() if parameter.requires_grad)
     return RoleCosts(
         role,
-        _elements(backbone),
+        _elements(parameters.values()) - _elements(learned.values()),
         _elements(learned.values()) - head,
         head,
         learning,
-        sum(tensor.numel() * tensor.element_size() for tensor in (*backbone, *learned.values())),
+        sum(parameter.numel() * parameter.element_size() for parameter in parameters.values()),
         8 * learning,
     )
 
 
-def _elements(tensors: Sequence[torch.Tensor]) -> int:
+def _elements(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)

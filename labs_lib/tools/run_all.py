@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from labs_lib.config import Profile, check_parameters, load_profile
+from labs_lib.cores import side_by_side
 from labs_lib.errors import ConfigError, LabError
 from labs_lib.paths import ROOT, outputs_base
 from labs_lib.tools.command_line import command_line
-from labs_lib.tools.cores import side_by_side
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
 from labs_lib.tools.labs import LABS, Lab, is_solution, longest_first, select, with_needs
 from labs_lib.tools.locks import exclusive
@@ -98,9 +98,7 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
         )
         outcomes = run_labs(runner, ordered, jobs, _say)
         order = [lab.name for lab in repository.labs]
-        report = write_report(
-            outputs / "report.json", profile.name, outcomes.values(), order, outputs / "evidence" / "branches"
-        )
+        report = write_report(outputs / "report.json", profile.name, outcomes.values(), order, outputs / "evidence")
     ran = [entry for entry in report["labs"] if entry["name"] in outcomes]
     print(f"\n{labs_table(ran)}")
     print("Costs of what is up to date are those of the run that made it; `make report` shows the results.")

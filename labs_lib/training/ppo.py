@@ -31,7 +31,14 @@ from labs_lib.models.roles import (
     require_separate,
 )
 from labs_lib.rollout import LENGTH, Rollout, answer_draws, generate
-from labs_lib.scoring import active_rows, answer_logprobs, answer_values, masked_hidden, score_against_reference
+from labs_lib.scoring import (
+    active_hidden,
+    active_rows,
+    answer_logprobs,
+    answer_values,
+    masked_hidden,
+    score_against_reference,
+)
 from labs_lib.seeding import generator_state, named_generator, restore_generator
 from labs_lib.training.optimizer import ScheduledAdamW
 from labs_lib.training.prompts import PromptStream
@@ -65,6 +72,15 @@ class PpoSettings:
     answer_tokens: int
     seed: int
     name: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the two networks that learn say of given answers, with their graphs: good for one update."""
+
+    hidden: torch.Tensor  # (N, H), the actor's states before the N active tokens
+    logprobs: torch.Tensor  # (A, T), the actor's
+    values: torch.Tensor  # (A, T), the critic's
 
 
 @dataclass(frozen=True)
@@ -125,9 +141,12 @@ class PpoTrainer:
         fingerprint = learned_fingerprint(self.actor)
         prompts, rollout = self.sample()
         generated = time.perf_counter()
-        experience = self.evaluate(prompts, rollout)
+        reading = self.read(prompts, rollout)
+        experience = self.evaluate(prompts, rollout, reading)
         scored = time.perf_counter()
-        updates = [self.update(experience) for _ in range(self.settings.ppo.updates_per_iteration)]
+        updates = [self.update(experience, reading)]  # of the networks as they sampled: nothing is read twice
+        for _ in range(1, self.settings.ppo.updates_per_iteration):
+            updates.append(self.update(experience, self.read(prompts, rollout)))
         ended = time.perf_counter()
         self.step += 1
         self.history.append(self._evidence(experience, fingerprint, updates))
@@ -142,16 +161,21 @@ class PpoTrainer:
         ids = [prompt.ids for prompt in prompts]
         return prompts, generate(self.actor, ids, 1, tokens, self.tokenizer.eos_token_id, self.pad, draws)
 
+    def read(self, prompts: list[PpoPrompt], rollout: Rollout) -> Reading:
+        """The actor's log-probs and the critic's values of these answers, as both networks are now."""
+        answers = [prompt.ids for prompt in prompts], rollout.ids, rollout.mask, self.pad
+        hidden = active_hidden(self.actor, *answers)
+        return Reading(hidden, answer_logprobs(self.actor, *answers, hidden), answer_values(self.critic, *answers))
+
     @torch.no_grad()
-    def evaluate(self, prompts: list[PpoPrompt], rollout: Rollout) -> Experience:
-        """Reference, values, scores, token rewards and advantages of fresh answers: all constants from here on."""
-        ppo, mask = self.settings.ppo, rollout.mask
+    def evaluate(self, prompts: list[PpoPrompt], rollout: Rollout, reading: Reading) -> Experience:
+        """Reference, scores, token rewards and advantages of fresh answers: all constants from here on."""
+        ppo, mask, values = self.settings.ppo, rollout.mask, reading.values.detach()
         answers = [prompt.ids for prompt in prompts], rollout.ids, mask, self.pad
         texts = [decode_answer(self.tokenizer, rollout.answer_ids(row)) for row in range(len(prompts))]
-        hidden = masked_hidden(self.reference, *answers)
+        hidden, block = masked_hidden(self.reference, *answers), self.settings.kl_block
         reference = answer_logprobs(self.reference, *answers, hidden)
-        at_sampling = score_against_reference(self.actor, self.reference, hidden, *answers, self.settings.kl_block)
-        values = answer_values(self.critic, *answers)
+        at_sampling = score_against_reference(self.actor, self.reference, hidden, *answers, block, reading.hidden)
         scores = self.reward(prompts, rollout, texts)
         truncated = torch.tensor([reason == LENGTH for reason in rollout.finish_reasons], device=mask.device)
         rewards = token_rewards(
@@ -160,18 +184,17 @@ class PpoTrainer:
         gae = generalised_advantages(rewards, values, mask, ppo.gamma, ppo.gae_lambda)
         return Experience(prompts, rollout, texts, reference, values, scores, rewards, gae, at_sampling)
 
-    def update(self, experience: Experience) -> dict[str, Any]:
+    def update(self, experience: Experience, reading: Reading) -> dict[str, Any]:
         """One update of each network on the whole batch; returns what was used, *before* the step."""
         rollout, ppo = experience.rollout, self.settings.ppo
-        answers = [prompt.ids for prompt in experience.prompts], rollout.ids, rollout.mask, self.pad
-        logprobs = answer_logprobs(self.actor, *answers)
         surrogate = clipped_surrogate(
-            logprobs, rollout.logprobs, experience.gae.advantages, ppo.clip_low, ppo.clip_high, rollout.mask
+            reading.logprobs, rollout.logprobs, experience.gae.advantages, ppo.clip_low, ppo.clip_high, rollout.mask
         )
-        values = answer_values(self.critic, *answers)
         losses = {
             "actor": answer_mean(surrogate.loss, rollout.mask).mean(),
-            "critic": answer_mean(value_loss(values, experience.gae.returns, rollout.mask), rollout.mask).mean(),
+            "critic": answer_mean(
+                value_loss(reading.values, experience.gae.returns, rollout.mask), rollout.mask
+            ).mean(),
         }
         used = {}
         for role, loss in losses.items():
@@ -180,8 +203,8 @@ class PpoTrainer:
         return {
             **used,
             **surrogate_audit(surrogate, rollout.mask)._asdict(),
-            "logprobs": active_rows(logprobs, rollout.mask),
-            "values": active_rows(values, rollout.mask),
+            "logprobs": active_rows(reading.logprobs, rollout.mask),
+            "values": active_rows(reading.values, rollout.mask),
         }
 
     def _evidence(self, experience: Experience, fingerprint: str, updates: list[dict[str, Any]]) -> dict[str, Any]:
@@ -241,9 +264,13 @@ class PpoTrainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint.
 
-        Raises VerificationError when a frozen role is not the one that the saved run had.
+        Raises VerificationError when the saved run had other roles, or another frozen one; names it.
         """
         record, tensors = checkpoint.record, checkpoint.tensors
+        if other := sorted(self.roles.keys() ^ record["backbones"].keys()):
+            raise VerificationError(
+                f"{checkpoint.path} and this run differ in roles: {', '.join(other)}. Use the reward it was paid by."
+            )
         for role, model in self.roles.items():
             saved = tensors_of_role(tensors, role)
             if backbone_fingerprint(model) != record["backbones"][role]:

@@ -2,10 +2,12 @@
 
 import fcntl
 import shutil
+import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from labs_lib.errors import EvidenceExistsError, IdentityError, LabError, Learni
 from labs_lib.models.base import LoadedBase
 from labs_lib.models.fingerprint import policy_fingerprint
 from labs_lib.paths import OUTPUTS_VARIABLE, outputs_root
+from labs_lib.progress import WIDTH
 from labs_lib.storage import sha256_file
 from labs_lib.tasks.stock_arithmetic.corpus import DATA_FOLDER
 from labs_lib.training.grpo import GrpoTrainer
@@ -344,3 +347,53 @@ def test_one_process_at_a_time_trains_a_branch(empty_outputs):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with open(lock) as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+FIRST_PROCESS = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("inside", flush=True)
+sys.stdin.read()
+"""
+LOOKS = 3  # of the second process, before the first one leaves
+
+
+def second_process(monkeypatch, tell):
+    """Whether a first process had left when this one got in, and the seconds that this one slept."""
+    path, pipe = branch_folder(SMALL, "grpo") / ".lock", subprocess.PIPE
+    path.parent.mkdir(parents=True)
+    slept = []
+    with subprocess.Popen([sys.executable, "-c", FIRST_PROCESS, path], stdin=pipe, stdout=pipe) as first:
+        assert first.stdout.readline() == b"inside\n"
+
+        def sleep(seconds):
+            slept.append(seconds)
+            if len(slept) == LOOKS:
+                first.communicate()  # closes its stdin and waits for its end
+
+        monkeypatch.setattr(branch_runs, "time", SimpleNamespace(monotonic=lambda: 1.0 * len(slept), sleep=sleep))
+        with one_at_a_time(SMALL, "grpo", tell):
+            return first.poll() is not None, slept
+
+
+def test_a_second_process_waits_until_the_first_has_left(empty_outputs, monkeypatch, capsys):
+    assert second_process(monkeypatch, tell=False) == (True, [branch_runs.SECONDS_BETWEEN_LOOKS] * LOOKS)
+    assert capsys.readouterr().out == ""
+
+
+def test_without_the_lock_a_second_process_would_not_wait(empty_outputs, monkeypatch):
+    monkeypatch.setattr(branch_runs, "_locked", lambda lock: True)
+    assert second_process(monkeypatch, tell=False) == (False, [])
+
+
+def test_who_waits_says_so_in_a_line_that_a_progress_bar_covers(empty_outputs, monkeypatch, capsys):
+    second_process(monkeypatch, tell=True)
+    before, *lines = capsys.readouterr().out.split("\r")
+    told = [f"grpo: in training in another process, waiting [00:0{second}]" for second in range(LOOKS)]
+    assert before == "" and lines == [line.ljust(WIDTH) for line in told]
+
+
+def test_who_need_not_wait_says_nothing(empty_outputs, capsys):
+    with one_at_a_time(SMALL, "grpo", tell=True):
+        assert capsys.readouterr().out == ""

@@ -7,7 +7,8 @@ from torch.nn.functional import linear
 from transformers import DynamicCache
 
 from labs_lib.models import half_precision
-from labs_lib.models.half_precision import EAGER_FP32_PRODUCTS, FEW_ROWS, frozen_linear, use_fp32_products
+from labs_lib.models.half_precision import EAGER_FP32_PRODUCTS, frozen_linear, use_fp32_products
+from labs_lib.models.products import FEW_ROWS
 from labs_lib.models.unembedding import logits_of, unembedding
 from labs_lib.seeding import named_generator
 
@@ -76,7 +77,7 @@ def test_few_and_many_rows_take_their_own_paths_to_the_same_numbers(monkeypatch)
         calls.append(len(arguments[0]))
         return onednn(*arguments)
 
-    monkeypatch.setattr(half_precision.torch.ops.mkldnn, "_linear_pointwise", counted)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", counted)
     few, many = frozen_linear(x[:FEW_ROWS], layer), frozen_linear(x, layer)
     assert calls == [FEW_ROWS + 1]
     assert unequal_share(few, many[:FEW_ROWS]) <= 1e-3

@@ -15,8 +15,8 @@ from labs_lib.kernels.kl import exact_kl_reference
 from labs_lib.models.roles import backbone_fingerprint, learned_fingerprint, learned_tensors, load_learned
 from labs_lib.office_rewards import JudgeReward, RubricReward
 from labs_lib.rollout import EOS, LENGTH
-from labs_lib.scoring import answer_logprobs, answer_values
 from labs_lib.tasks.office_help.wording import answer_text
+from labs_lib.training import ppo as ppo_module
 from labs_lib.training.optimizer import Schedule, ScheduledAdamW
 from labs_lib.training.ppo import PpoPrompt, PpoTrainer
 
@@ -42,6 +42,11 @@ def plain_scalars(model, prompt, answer):
     return states(model.backbone, prompt, answer) @ model.head.weight[0] + model.head.bias[0]
 
 
+def reading_of(trainer, experience):
+    """What the trainer's networks say of these answers as they are now."""
+    return trainer.read(experience.prompts, experience.rollout)
+
+
 def answers_of(experience):
     """(prompt ids, answer ids, number of the row) of every answer."""
     return [(prompt.ids, experience.rollout.answer_ids(row), row) for row, prompt in enumerate(experience.prompts)]
@@ -58,7 +63,8 @@ def sampled(**changes):
     """A trainer whose actor left its reference before it sampled, and the experience of six answers."""
     trainer = ppo_trainer(prompts_per_iteration=PROMPTS, **changes)
     fill_adapters(trainer.actor, 7)
-    experience = trainer.evaluate(*trainer.sample())
+    prompts, rollout = trainer.sample()
+    experience = trainer.evaluate(prompts, rollout, trainer.read(prompts, rollout))
     assert set(experience.rollout.finish_reasons) == {EOS, LENGTH}
     return trainer, experience
 
@@ -141,7 +147,7 @@ def test_the_experience_is_constant_and_nothing_stands_off_the_mask(sample):
 def test_only_an_answer_that_was_cut_pays_the_penalty_once_and_at_its_last_token(sample):
     _, experience = sample
     free, _ = sampled(truncation_penalty=0.0)
-    unpunished = free.evaluate(experience.prompts, experience.rollout)
+    unpunished = free.evaluate(experience.prompts, experience.rollout, reading_of(free, experience))
     difference = unpunished.rewards - experience.rewards
     for _, answer, row in answers_of(experience):
         cut = experience.rollout.finish_reasons[row] == LENGTH
@@ -191,7 +197,7 @@ def gradients(trainer, experience):
     with pytest.MonkeyPatch.context() as patch:
         for role, optimizer in trainer.optimizers.items():
             patch.setattr(optimizer, "step", lambda role=role, optimizer=optimizer: keep(role, optimizer))
-        return trainer.update(experience), found
+        return trainer.update(experience, reading_of(trainer, experience)), found
 
 
 def gradient_by(model, loss):
@@ -301,7 +307,7 @@ def moved_by(trainer, experience, role):
     prints = {name: learned_fingerprint(model) for name, model in trainer.roles.items()}
     (other,) = set(trainer.optimizers) - {role}
     trainer.optimizers[other].step = dict  # leaves the gradient where it is and moves nothing
-    trainer.update(experience)
+    trainer.update(experience, reading_of(trainer, experience))
     return {name for name, model in trainer.roles.items() if learned_fingerprint(model) != prints[name]}
 
 
@@ -435,23 +441,18 @@ def losses_are_of_what_was_captured(history):
 class RecomputesOld(PpoTrainer):
     """The current log-probs, detached, serve as the old ones in every update."""
 
-    def update(self, experience):
-        rollout = experience.rollout
-        with torch.no_grad():
-            now = answer_logprobs(self.actor, [p.ids for p in experience.prompts], rollout.ids, rollout.mask, self.pad)
-        return super().update(replace(experience, rollout=replace(rollout, logprobs=now)))
+    def update(self, experience, reading):
+        rollout = replace(experience.rollout, logprobs=reading.logprobs.detach())
+        return super().update(replace(experience, rollout=rollout), reading)
 
 
 class RecomputesValues(PpoTrainer):
     """Advantages and returns follow the critic from update to update."""
 
-    def update(self, experience):
-        rollout, ppo = experience.rollout, self.settings.ppo
-        with torch.no_grad():
-            prompts = [prompt.ids for prompt in experience.prompts]
-            values = answer_values(self.critic, prompts, rollout.ids, rollout.mask, self.pad)
-        gae = generalised_advantages(experience.rewards, values, rollout.mask, ppo.gamma, ppo.gae_lambda)
-        return super().update(replace(experience, values=values, gae=gae))
+    def update(self, experience, reading):
+        ppo, values = self.settings.ppo, reading.values.detach()
+        gae = generalised_advantages(experience.rewards, values, experience.rollout.mask, ppo.gamma, ppo.gae_lambda)
+        return super().update(replace(experience, values=values, gae=gae), reading)
 
 
 def test_what_was_captured_serves_both_updates(ran):
@@ -479,6 +480,24 @@ def test_the_first_update_meets_the_values_and_log_probs_that_were_captured(ran)
                 assert first[key][number] == pytest.approx(answer[key], abs=1e-4)
             assert second[key] != first[key]
         assert 0 <= row["score_check"] < 1e-4
+
+
+def test_actor_and_critic_read_each_answer_once_for_every_update(monkeypatch):
+    """What the evaluation needs of them is what the first update has read anyway."""
+    trainer, read = ppo_trainer(), []
+    monkeypatch.setattr(ppo_module, "active_hidden", _counting(read, ppo_module.active_hidden))
+    monkeypatch.setattr(ppo_module, "answer_values", _counting(read, ppo_module.answer_values))
+    trainer.advance()
+    updates = PPO.updates_per_iteration
+    assert [read.count(model) for model in (trainer.actor, trainer.critic)] == [updates, updates]
+
+
+def _counting(read, function):
+    def counted(model, *arguments):
+        read.append(model)
+        return function(model, *arguments)
+
+    return counted
 
 
 def test_kl_is_zero_before_the_first_update_only(ran):
@@ -564,6 +583,14 @@ def test_restoring_refuses_another_backbone(ran, role):
         backbone.get_input_embeddings().weight[5] += 1e-3
     with pytest.raises(VerificationError, match=f"The {role}'s backbone is not that of state"):
         trainer.restore(saved(ran))
+
+
+def test_restoring_refuses_a_run_with_other_roles(ran):
+    """In both directions: a judge that the saved run had, and one that it had not."""
+    by_rubric = ppo_trainer(reward=RubricReward({}, tokenizer()))
+    for trainer, state in ((by_rubric, saved(ran)), (ppo_trainer(), saved(by_rubric))):
+        with pytest.raises(VerificationError, match="state and this run differ in roles: judge"):
+            trainer.restore(state)
 
 
 # --- The rubric as reward -------------------------------------------------------------------------------------

@@ -314,7 +314,6 @@ def test_other_modes_gradients_and_dtypes_are_refused_by_name(mutate, named):
         require_frozen_backbone(role, BF16)
 
 
-@pytest.mark.xfail(strict=True, reason="known: only the role's own flag is read; mended with the next `make studies`")
 def test_one_part_in_train_mode_is_refused_too():
     role = small_judge()
     role.backbone.model.layers[1].train()
