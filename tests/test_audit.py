@@ -22,6 +22,7 @@ from evidence_tree import Tree, add, put, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labs_lib.bench.findings import finding, record_findings
 from labs_lib.config import load_profile, profile_names
 from labs_lib.kernels.advantages import group_advantages
 from labs_lib.seeding import named_generator
@@ -34,6 +35,7 @@ from labs_lib.tools.audit import formulas, protocol, randomness, reading
 from labs_lib.tools.audit.checks import audit
 from labs_lib.tools.audit.findings import Findings, MissingEvidence
 from labs_lib.tools.audit.judging import final_stock, judge
+from labs_lib.tools.report import write_report
 
 PACKAGE = Path(protocol.__file__).parent
 
@@ -68,6 +70,8 @@ def test_evidence_of_the_real_code_passes(course):
     assert "grpo: rewards: 64 rewards ok" in lines
     assert "grpo: updates: " in lines and "8 updates, 8 learning rates ok" in lines
     assert "sft: examples: 2 epochs, 48 examples ok" in lines
+    assert "report.json: verdicts: nothing ok" in lines
+    assert "verdicts of lab 06: there are none on this machine" in findings.notes
 
 
 def test_the_toy_course_has_everything_that_can_go_wrong(course):
@@ -518,6 +522,18 @@ def test_a_recorded_study_is_held_to_the_policies_that_are_there(tree):
     row["correct"]["greedy"]["ALL"]["correct"] += 1
     path.write_text(json.dumps({"tiny": {"rows": [row]}}))
     assert any("grpo seed 48 (the policy of grpo) greedy ALL" in difference for difference in tree.audit())
+
+
+def test_verdicts_are_audited_with_the_rest(tree, monkeypatch):
+    monkeypatch.setenv("LABS_OUTPUTS", str(tree.repository / "outputs"))
+    record_findings(load_profile("tiny"), [finding("length", "Wrong answers grow longer.", [0.5, 0.75, 0.625])])
+    write_report(tree.root / "report.json", "tiny", [], [], tree.root / "evidence")
+    assert tree.audit() == []
+    tree.json("evidence/verdicts.json", lambda verdicts: add("effect", 0.1)(verdicts["length"]))
+    assert [difference.partition(": recorded")[0] for difference in tree.audit()] == [
+        "evidence/verdicts.json: length effect",
+        "report.json: length effect",
+    ]
 
 
 # --- The protocol ------------------------------------------------------------------------------------

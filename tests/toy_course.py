@@ -170,5 +170,5 @@ def run_toy_course(repository: Path) -> Path:
         for name in branches.protocol_branches(profile):
             evidence.record_branch(profile, name)
     outputs = repository / "outputs" / profile.name
-    write_report(outputs / "report.json", profile.name, [], [], outputs / "evidence" / "branches")
+    write_report(outputs / "report.json", profile.name, [], [], outputs / "evidence")
     return repository

@@ -172,7 +172,7 @@ def run_toy_office(repository: Path) -> Path:
             office_evidence.record_office(profile, name)
         study = toy_study(profile, digest)
     outputs = repository / "outputs" / profile.name
-    write_report(outputs / "report.json", profile.name, [], [], outputs / "evidence" / "branches")
+    write_report(outputs / "report.json", profile.name, [], [], outputs / "evidence")
     atomic_write_json(repository / STUDY, {profile.name: study})
     return repository
 

@@ -45,7 +45,7 @@ LABS = (
         "03_grpo_training",
         outputs=_branches("warmstart", "sft", "grpo", "grpo-g2", "grpo-g8", "grpo-shuffled"),
         optional=_branches("warmstart-weak", "grpo-weak"),
-        minutes=9.5,
+        minutes=7,
     ),
     Lab("04_sft_and_reward_model", outputs=_branches("sft-office", "judge"), minutes=4),
     Lab(
@@ -54,13 +54,15 @@ LABS = (
         outputs=_branches(
             *("ppo", "judge-courtesy", "ppo-courtesy", "judge-confidence", "ppo-confidence", "ppo-rubric", "dpo")
         ),
-        minutes=9,
+        minutes=8,
     ),
+    Lab("06_bias_bench", outputs=("evidence/verdicts.json",), minutes=1.4),
     Lab("solutions/01_solutions"),
     Lab("solutions/02_solutions"),
     Lab("solutions/03_solutions", needs=("03_grpo_training",)),
     Lab("solutions/04_solutions"),
     Lab("solutions/05_solutions", needs=("05_ppo_gae",)),
+    Lab("solutions/06_solutions"),
 )
 
 

@@ -18,6 +18,7 @@ OFFICE = "office-help"  # the task that an entry names; entries of StockArithmet
 OFFICE_POPULATIONS = {"greedy": "test", "sampled": "sampled"}
 RATES = ("success", "recognised", "certain", "courteous")
 JUDGE = "judge"
+VERDICTS = "verdicts"
 
 
 def lab_entry(outcome: Outcome) -> dict[str, Any]:
@@ -34,21 +35,23 @@ def lab_entry(outcome: Outcome) -> dict[str, Any]:
 
 
 def write_report(
-    path: Path, profile: str, outcomes: Iterable[Outcome], order: Sequence[str], branches: Path
+    path: Path, profile: str, outcomes: Iterable[Outcome], order: Sequence[str], evidence: Path
 ) -> dict[str, Any]:
-    """Merge this run's labs into the report, and every file of the folder `branches` as one branch.
+    """Merge this run's labs into the report, and from the folder `evidence` every branch and the verdicts of lab 06.
 
-    Labs that this run did not touch keep their entry; what others have added to the report stays.
+    Labs that this run did not touch keep their entry; what others have added to the report stays. Without a file of
+    verdicts the report has none.
     """
-    old = _existing(path)
+    old, verdicts = _existing(path), evidence / f"{VERDICTS}.json"
     labs = {entry["name"]: entry for entry in old.get("labs", [])} | {
         outcome.name: lab_entry(outcome) for outcome in outcomes
     }
     report = {
-        **old,
+        **{key: value for key, value in old.items() if key != VERDICTS},
         "profile": profile,
         "labs": [labs[name] for name in order if name in labs],
-        "branches": {file.stem: read_json(file) for file in sorted(branches.glob("*.json"))},
+        "branches": {file.stem: read_json(file) for file in sorted((evidence / "branches").glob("*.json"))},
+        **({VERDICTS: read_json(verdicts)} if verdicts.exists() else {}),
     }
     atomic_write_json(path, report)
     return report
@@ -173,6 +176,12 @@ def actors_table(branches: dict[str, Any], title: str) -> str:
     return table([*header, "score by the judge", "score by its own judge", "log-ratio to SFT"], rows)
 
 
+def verdicts_table(verdicts: dict[str, Any]) -> str:
+    """One line a finding of lab 06: its verdict, and the effect that this follows from."""
+    rows = [[name, entry["verdict"], _effect(entry), _number(entry["seeds"], 0)] for name, entry in verdicts.items()]
+    return table(["finding", "verdict", "effect", "seeds"], rows)
+
+
 def render(report: dict[str, Any]) -> str:
     """The whole report as text."""
     parts = [f"profile {report['profile']}", labs_table(report["labs"])]
@@ -185,6 +194,8 @@ def render(report: dict[str, Any]) -> str:
         actors = {name: entry for name, entry in office.items() if name not in judges}
         parts += [judges_table(judges)] if judges else []
         parts += [actors_table(actors, title) for title in OFFICE_POPULATIONS] if actors else []
+    if verdicts := report.get(VERDICTS):
+        parts.append(verdicts_table(verdicts))
     return "\n\n".join(parts)
 
 
@@ -217,6 +228,12 @@ def _rate(entry: dict[str, Any] | None) -> str:
 
 def _mean(entry: dict[str, Any] | None) -> str:
     return f"{entry['value']:.2f} [{entry['low']:.2f}, {entry['high']:.2f}]" if entry else "-"
+
+
+def _effect(entry: dict[str, Any]) -> str:
+    if entry["seeds"] == 1:
+        return f"{entry['effect']:.3g} exact"
+    return f"{entry['effect']:.3g} [{entry['low']:.3g}, {entry['high']:.3g}]"
 
 
 def _average(values: Sequence[float] | None) -> str:

@@ -1,5 +1,6 @@
 """The audit from top to bottom: which checks are made, in which order, on which branches."""
 
+from labs_lib.tools.audit.bench import check_verdicts
 from labs_lib.tools.audit.corpus import check_corpus
 from labs_lib.tools.audit.evaluations import check_evaluation, check_shared_draws
 from labs_lib.tools.audit.findings import Findings
@@ -40,6 +41,7 @@ def audit(evidence: Evidence, reduced: bool = False, tensors: bool = True) -> Fi
         audit_stock(evidence, found, reduced, tensors, findings)
     if office:
         audit_office(evidence, office, reduced, tensors, findings)
+    check_verdicts(evidence, findings)
     check_report(evidence, findings)
     return findings
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from math import exp, fsum, sqrt
+from math import cos, exp, fsum, pi, sin, sqrt, tan
 from operator import itemgetter
 from typing import Any
 
@@ -144,6 +144,33 @@ def wilson(correct: int, n: int) -> tuple[float, float]:
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 * sqrt(rate * (1 - rate) / n + z2 / (4 * n * n)) / (1 + z2 / n)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean of independent values, with n - 1 in the variance; 0 for a single value, which is exact."""
+    if len(values) == 1:
+        return 0.0
+    centre = mean(values)
+    return sqrt(fsum((value - centre) ** 2 for value in values) / (len(values) - 1) / len(values))
+
+
+def student_quantile(freedom: int, share: float = 0.95) -> float:
+    """What Student's |t| stays below with probability `share`: bisection of its distribution, in the angle of t."""
+    low, high = 0.0, pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _share_within(middle, freedom) < share else (low, middle)
+    return sqrt(freedom) * tan(low)
+
+
+def _share_within(angle: float, freedom: int) -> float:
+    """P(|t| < sqrt(freedom) tan(angle)): the finite sums of Abramowitz and Stegun (1964), 26.7.3 and 26.7.4."""
+    odd, side = freedom % 2, cos(angle)
+    total, term = 0.0, side if odd else 1.0
+    for exponent in range(odd, freedom - 1, 2):
+        total += term
+        term *= side * side * (exponent + 1) / (exponent + 2)
+    return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
 def bootstrap(values: Sequence[float], draws: int, seed: int) -> tuple[float, float]:

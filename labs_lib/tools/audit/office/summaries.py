@@ -59,14 +59,14 @@ def _common(plan: OfficePlan, branch: BranchEvidence) -> dict[str, Any]:
 def costs(plan: OfficePlan, branch: BranchEvidence) -> dict[str, int]:
     """Updates, sampled answers and tokens, and whole answers through any model, counted in the history.
 
-    PPO reads an answer with the reference, the actor (to check), the critic and the judge if one pays, then with
-    actor and critic in each update. A demonstration is one answer, a pair two; DPO's reference reads each pair once.
+    PPO reads an answer with the reference and the judge if one pays, and with actor and critic for each update. A
+    demonstration is one answer, a pair two; DPO's reference reads each pair once.
     """
     rows = branch.history
     if plan.kind == PPO:
         answers = [answer for row in rows for answer in row["answers"]]
         updates = sum(len(row["updates"]) for row in rows)
-        once = 3 + (plan.reward != RUBRIC)
+        once = 1 + (plan.reward != RUBRIC)
         return {
             "updates": updates,
             "answers": len(answers),
