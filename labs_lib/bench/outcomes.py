@@ -45,8 +45,7 @@ class Outcome:
 
 def run_study(variants: Mapping[str, Variant], seeds: Sequence[int], plan: Plan) -> Outcome:
     """Train every variant with every seed, all at once; behaviour is exact before each iteration and at the end."""
-    trainer = BenchTrainer(variants, seeds, plan)
-    record = trainer.run(partial(behaviour, bits=plan.bits))
+    record = BenchTrainer(variants, seeds, plan).run(partial(behaviour, bits=plan.bits))
 
     def shaped(rows: list[torch.Tensor]) -> torch.Tensor:
         values = torch.stack(rows)

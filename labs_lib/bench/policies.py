@@ -5,6 +5,7 @@ asked for the logits of states and never of sequences: 22 states for each key.
 """
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Protocol
 
 import torch
@@ -44,8 +45,13 @@ class Policies(Protocol):
     parameters: list[torch.Tensor]
     keys: int
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """states (M, K) int64 -> (M, K, 4)."""
+    def logits(self, states: torch.Tensor, models: torch.Tensor | None = None) -> torch.Tensor:
+        """states (M, K) int64 -> (M, K, 4); with `models` (M',) of those models alone, states (M', K)."""
+
+
+def _of(parameters: list[torch.Tensor], models: torch.Tensor | None) -> list[torch.Tensor]:
+    """The parameters of some models, in the order of `models`; of all for None."""
+    return parameters if models is None else [parameter.index_select(0, models) for parameter in parameters]
 
 
 class Tabular:
@@ -56,17 +62,23 @@ class Tabular:
         table[..., P] = START_BIAS
         self.parameters, self.keys = [table.requires_grad_()], keys
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        return self.parameters[0].gather(1, states.unsqueeze(-1).expand(-1, -1, VOCABULARY))
+    def logits(self, states: torch.Tensor, models: torch.Tensor | None = None) -> torch.Tensor:
+        (table,) = _of(self.parameters, models)
+        return table.gather(1, states.unsqueeze(-1).expand(-1, -1, VOCABULARY))
 
 
 def initial_mlp(seed: int, keys: int = 2) -> torch.nn.Sequential:
     """One FP32 MLP, 14 -> 64 -> 64 -> 4 for one bit, by torch's initialisation; last bias 0, but `START_BIAS` on P."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        inputs = keys + MAX_TOKENS + VOCABULARY
-        sizes = ((inputs, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, VOCABULARY))
-        first, second, last = (torch.nn.Linear(*size) for size in sizes)
+    # What torch.nn.Linear draws after torch.manual_seed(seed), from a generator that no other thread shares.
+    generator = torch.Generator().manual_seed(seed)
+    inputs = keys + MAX_TOKENS + VOCABULARY
+    layers = []
+    for size in ((inputs, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, VOCABULARY)):
+        layer = torch.nn.utils.skip_init(torch.nn.Linear, *size)
+        torch.nn.init.kaiming_uniform_(layer.weight, a=sqrt(5), generator=generator)
+        torch.nn.init.uniform_(layer.bias, -1 / sqrt(size[0]), 1 / sqrt(size[0]), generator=generator)
+        layers.append(layer)
+    first, second, last = layers
     with torch.no_grad():
         last.bias.zero_()
         last.bias[P] = START_BIAS
@@ -85,8 +97,8 @@ class Mlp:
         self.parameters, self.keys = [p.requires_grad_() for p in shaped], keys
         self.features = state_features(keys)
 
-    def logits(self, states: torch.Tensor) -> torch.Tensor:
-        w1, b1, w2, b2, w3, b3 = self.parameters
+    def logits(self, states: torch.Tensor, models: torch.Tensor | None = None) -> torch.Tensor:
+        w1, b1, w2, b2, w3, b3 = _of(self.parameters, models)
         first = torch.tanh(batched_product(self.features[states], w1) + b1)
         second = torch.tanh(batched_product(first, w2) + b2)
         return batched_product(second, w3) + b3
@@ -104,7 +116,7 @@ def visited(models: torch.Tensor, states: torch.Tensor, count: int, total: int) 
     """
     seen = torch.zeros(count, total, dtype=torch.bool)
     seen[models, states] = True
-    most = max(1, int(seen.sum(dim=1).max()))
+    most = max([1, *seen.sum(dim=1).tolist()])
     occurring = (~seen).int().argsort(dim=1, stable=True)[:, :most]
     return occurring, (seen.cumsum(dim=1) - 1)[models, states]
 
@@ -118,19 +130,20 @@ def token_logprobs(
         models: (A,) int64, the model that each answer is asked of.
 
     Returns:
-        also the mean entropy (M,) in nats over the states that occur; gradients flow through both.
+        also the mean entropy in nats over the states that occur, of each model that is asked, in their order;
+        gradients flow through both.
     """
+    asked, owner = models.unique(return_inverse=True)  # late in a training few models have anything to learn from
     rows = torch.where(mask, states, states[:, :1])  # no state that is only padding
-    owners = models.unsqueeze(-1).expand_as(rows)
-    count = len(policies.parameters[0])
-    occurring, where = visited(owners.flatten(), rows.flatten(), count, policies.keys * STATES_PER_KEY)
-    table = policies.logits(occurring).log_softmax(dim=-1)  # (M, K, 4)
+    owners = owner.unsqueeze(-1).expand_as(rows)
+    occurring, where = visited(owners.flatten(), rows.flatten(), len(asked), policies.keys * STATES_PER_KEY)
+    table = policies.logits(occurring, asked).log_softmax(dim=-1)  # (M', K, 4)
     flat = (owners * occurring.shape[1] + where.view_as(rows)) * VOCABULARY + tokens
     chosen = table.flatten().gather(0, flat.flatten()).view_as(rows)
-    used = torch.zeros(count, dtype=torch.int64).scatter_reduce_(0, owners.flatten(), where + 1, "amax")
+    used = torch.zeros(len(asked), dtype=torch.int64).scatter_reduce_(0, owners.flatten(), where + 1, "amax")
     counted = torch.arange(occurring.shape[1]) < used.unsqueeze(1)  # the rest pads other models
     entropy = -(table.exp() * table).sum(dim=-1)
-    return torch.where(mask, chosen, 0.0), (entropy * counted).sum(dim=1) / used.clamp(min=1)
+    return torch.where(mask, chosen, 0.0), (entropy * counted).sum(dim=1) / used
 
 
 @torch.no_grad()

@@ -204,34 +204,44 @@ class BenchTrainer:
         models, places = (torch.ones_like(gains) if paid else gains * weights).nonzero(as_tuple=True)
         answers = chosen[models, places]
         mask, tokens, states, old = (t[models, answers] for t in (batch.mask, batch.answers, states, batch.logprobs))
-        logprobs, entropy = token_logprobs(self.policies, models, states, tokens, mask)
-        old = logprobs.detach() if self.plan.recompute_old else old
-        total, audits = self._loss(models, logprobs, old, gains[models, places], mask, weights[models, places])
+        total, audits = torch.zeros((), dtype=torch.float64), self._nothing()
+        if len(models):
+            logprobs, entropy = token_logprobs(self.policies, models, states, tokens, mask)
+            old = logprobs.detach() if self.plan.recompute_old else old
+            total = self._loss(audits, models, logprobs, old, gains[models, places], mask, weights[models, places])
         if paid:
-            bonuses = torch.tensor([v.entropy_bonus for v in self.variants.values()], dtype=entropy.dtype)
+            bonuses = torch.tensor([v.entropy_bonus for v in self.variants.values()], dtype=torch.float64)
             total = total - (bonuses.repeat_interleave(len(self.seeds)) * entropy).sum()
         self._step(total)
         self.record.add(self.record.updates, audits | {"clip_share": audits["clip_share"] / lengths.sum(dim=1)})
 
-    def _loss(self, models: torch.Tensor, *given: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Sum of all models' losses, and each model's clipped tokens and largest ratio; `given` as in `bench_loss`."""
+    def _nothing(self) -> dict[str, torch.Tensor]:
+        """What the clip did where no answer has an advantage."""
+        models = len(self.seeds) * len(self.variants)
+        return {"clip_share": torch.zeros(models).double(), "largest_ratio": torch.ones(models).double()}
+
+    def _loss(self, audits: dict[str, torch.Tensor], models: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        """Sum of all models' losses; `given` as in `bench_loss`. Adds clipped tokens and largest ratios to `audits`."""
         ends = torch.searchsorted(models, torch.arange(len(self.variants) + 1) * len(self.seeds)).tolist()
-        clipped = torch.zeros(len(self.seeds) * len(self.variants), dtype=torch.float64)
-        largest = torch.ones_like(clipped)
         total = torch.zeros((), dtype=torch.float64)
         for variant, first, last in zip(self.variants.values(), ends[:-1], ends[1:], strict=True):
+            if first == last:
+                continue
             parts, surrogate = bench_loss(*(t[first:last] for t in given), variant)
             total = total + parts.sum()
             owners, ratio = models[first:last], surrogate.ratio.detach()
-            clipped.index_add_(0, owners, surrogate.clip_active.sum(dim=1).double())
-            largest.scatter_reduce_(0, owners, ratio.amax(dim=1), "amax")
-        return total, {"clip_share": clipped, "largest_ratio": largest}
+            audits["clip_share"].index_add_(0, owners, surrogate.clip_active.sum(dim=1).double())
+            audits["largest_ratio"].scatter_reduce_(0, owners, ratio.amax(dim=1), "amax")
+        return total
 
     def _step(self, total: torch.Tensor) -> None:
         """One step of the optimiser on the sum of all losses: each model's parameters see their own alone."""
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad()
         if total.requires_grad:
             total.backward()
+        else:  # nobody has anything to learn, and Adam's momentum moves everybody on
+            for parameter in self.policies.parameters:
+                parameter.grad = torch.zeros_like(parameter)
         norm = gradient_norm(self.policies.parameters)
         if self.plan.gradient_norm is not None:
             rescale(self.policies.parameters, self.plan.gradient_norm / norm.clamp(min=1e-12))
@@ -274,7 +284,7 @@ def constant(rewards: torch.Tensor) -> torch.Tensor:
 
 def replace_groups(batch: Rollouts, fresh: Rollouts, lacking: torch.Tensor) -> None:
     """Put mixed groups of `fresh` where `batch` lacks them (M, P), in order, as far as they go; in place."""
-    prompts, group = batch.rewards.shape[1:]
+    prompts = batch.rewards.shape[1]
     to = (~lacking).int().argsort(dim=1, stable=True)
     source = constant(fresh.rewards).int().argsort(dim=1, stable=True)
     filled = torch.minimum(lacking.sum(dim=1), (~constant(fresh.rewards)).sum(dim=1))
@@ -284,7 +294,6 @@ def replace_groups(batch: Rollouts, fresh: Rollouts, lacking: torch.Tensor) -> N
         rows = [index.unsqueeze(-1).expand(-1, -1, old.shape[-1]) for index in (to, source)]
         merged = torch.where(moved.unsqueeze(-1), new.gather(1, rows[1]), old.gather(1, rows[0]))
         setattr(batch, name, old.scatter(1, rows[0], merged).view_as(getattr(batch, name)))
-    assert batch.rewards.shape[-1] == group
 
 
 def gradient_norm(parameters: Sequence[torch.Tensor]) -> torch.Tensor:

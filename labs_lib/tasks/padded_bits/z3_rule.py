@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import z3
 
-from labs_lib.tasks.padded_bits.environment import B0, MAX_TOKENS, P, S
+from labs_lib.tasks.padded_bits.environment import B0, MAX_TOKENS, VOCABULARY, P, S
 
 
 class Z3Rule:
@@ -17,6 +17,9 @@ class Z3Rule:
     def __init__(self, bits: int = 1):
         self.tokens = [z3.BitVec(f"token{position}", 3) for position in range(MAX_TOKENS)]
         self.key = z3.BitVec("key", bits)
+        # Made once: making them costs more than evaluating the formula.
+        self._token_values = [z3.BitVecVal(value, 3) for value in range(VOCABULARY)]
+        self._key_values = [z3.BitVecVal(value, bits) for value in range(2**bits)]
         self.right = z3.Or([self._ends_at(stop, bits) for stop in range(bits, MAX_TOKENS)])
 
     def _ends_at(self, stop: int, bits: int) -> z3.BoolRef:
@@ -33,6 +36,6 @@ class Z3Rule:
         """Whether one answer is right: the formula's value where the symbols have these values."""
         case = z3.Model()
         for token, value in zip(self.tokens, [*answer, *[P] * (MAX_TOKENS - len(answer))], strict=True):
-            case.update_value(token, z3.BitVecVal(value, token.size()))
-        case.update_value(self.key, z3.BitVecVal(key, self.key.size()))
+            case.update_value(token, self._token_values[value])
+        case.update_value(self.key, self._key_values[key])
         return z3.is_true(case.eval(self.right))
