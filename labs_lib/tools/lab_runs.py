@@ -19,7 +19,7 @@ from labs_lib.tools.stamps import Stamp, made_files, out_of_date, read_stamp, wr
 
 Status = Literal["ok", "up to date", "FAILED", "skipped"]
 EXECUTE = (sys.executable, "-m", "labs_lib.tools.execute")
-_SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from labs_lib.config import load_profile
 from labs_lib.runtime import start
 from labs_lib.tools.command_line import command_line
 
-STUDIES = ("grpo", "office")
+STUDIES = ("grpo", "office", "bias")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,19 +17,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], help="which ones; all when none is named")
     options = parser.parse_args(arguments)
     profile = start(load_profile(options.profile).name)
-    from labs_lib import office_study, studies  # after start: they import torch, which the pins must come before
+    # After start: they import torch, which the pins must come before.
+    from labs_lib import office_study, studies
+    from labs_lib.bench import study as bias_study
 
+    runs = {
+        "grpo": (studies.STUDY, studies.run_grpo_control, "rows"),
+        "office": (office_study.STUDY, office_study.run_office_study, "runs"),
+        "bias": (bias_study.STUDY, bias_study.run_bias_study, "curves"),
+    }
     for name in options.studies or STUDIES:
-        if name == "grpo":
-            study = studies.run_grpo_control(profile)
-            studies.STUDY.record(study)
-            print(f"recorded {len(study['rows'])} policies in {studies.STUDY.path.name}")
-            for kind in ("greedy", "sampled"):
-                print(studies.verdict(studies.paired_difference(study, kind)[1], kind))
-        else:
-            study = office_study.run_office_study(profile)
-            office_study.STUDY.record(study)
-            print(f"recorded {len(study['runs'])} runs in {office_study.STUDY.path.name}")
+        file, run, counted = runs[name]
+        study = run(profile)
+        file.record(study)
+        print(f"recorded {len(study[counted])} {counted} in {file.path.name}")
     return 0
 
 
