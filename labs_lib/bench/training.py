@@ -11,6 +11,7 @@ import torch
 
 from labs_lib.bench.losses import Variant, advantages_of, answer_weights, bench_loss
 from labs_lib.bench.policies import Mlp, Policies, Tabular, state_of, states_of, table_of, token_logprobs
+from labs_lib.kernels.advantages import constant_groups
 from labs_lib.seeding import named_generator
 from labs_lib.tasks.padded_bits.environment import GOES_ON, MAX_TOKENS, P, S, answer_mask, rewards
 
@@ -110,7 +111,7 @@ class Draws:
 
 @dataclass
 class Record:
-    """What is kept of every iteration, (M,) each by name; `update` holds (epochs x minibatches) of each, (U, M)."""
+    """What is kept of every iteration, (M,) each by name; `updates` holds (epochs x minibatches) of each, (U, M)."""
 
     iterations: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     updates: dict[str, list[torch.Tensor]] = field(default_factory=dict)
@@ -279,7 +280,7 @@ def sample_answers(table: torch.Tensor, keys: torch.Tensor, uniforms: torch.Tens
 
 def constant(rewards: torch.Tensor) -> torch.Tensor:
     """Groups without signal: (M, P, G) -> (M, P) bool."""
-    return (rewards == rewards[..., :1]).all(dim=-1)
+    return constant_groups(rewards.flatten(0, 1)).view(rewards.shape[:2])
 
 
 def replace_groups(batch: Rollouts, fresh: Rollouts, lacking: torch.Tensor) -> None:
