@@ -4,6 +4,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 PROFILE ?= tiny
+# Share of the protocol's counts: 0.1 for a first look on a slow machine; every table then says so.
+BUDGET ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
@@ -18,7 +20,7 @@ export PYTHONHASHSEED := 0
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
-	@echo '  with PROFILE=tiny|smollm2-135m|qwen2.5-0.5b, LABS="02 03", ARGS="--fresh", "-j 1", "-p SEED 3", WORKERS=1'
+	@echo '  with PROFILE=tiny|smollm2-135m|qwen2.5-0.5b, BUDGET=0.1, LABS="02 03", ARGS="--fresh", "-j 1", "-p SEED 3", WORKERS=1'
 
 $(READY): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -33,7 +35,7 @@ $(READY): requirements.txt
 setup: $(READY)  ## create .venv with the pinned requirements
 
 run-all: $(READY)  ## execute every lab headless into outputs/PROFILE; what is up to date is not run again
-	$(PY) -m labs_lib.tools.run_all --profile $(PROFILE) $(ARGS) $(LABS)
+	$(PY) -m labs_lib.tools.run_all --profile $(PROFILE) --budget $(BUDGET) $(ARGS) $(LABS)
 
 test: $(READY)  ## unit tests, then every notebook executed again and compared with its committed outputs
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 tests
@@ -50,10 +52,10 @@ check: $(READY)  ## ruff: lint and format, notebooks too
 	$(PY) -m ruff format --check .
 
 report: $(READY)  ## print outputs/PROFILE/report.json as tables
-	$(PY) -m labs_lib.tools.report --profile $(PROFILE)
+	$(PY) -m labs_lib.tools.report --profile $(PROFILE) --budget $(BUDGET)
 
 audit: $(READY)  ## recompute everything from the raw evidence, in plain Python
-	$(PY) -m labs_lib.tools.audit --profile $(PROFILE) $(ARGS)
+	$(PY) -m labs_lib.tools.audit --profile $(PROFILE) --budget $(BUDGET) $(ARGS)
 
 studies: $(READY)  ## run the long studies again and record them in data/recorded
 	$(PY) -m labs_lib.tools.studies --profile $(PROFILE) $(ARGS)

@@ -41,7 +41,8 @@ def train_beside(profile: Profile, names: Sequence[str]) -> bool:
         return False
     log = outputs_root(profile.name) / "beside.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "labs_lib.beside", profile.name, str(profile.seed), *names]
+    run = [profile.file, str(profile.seed), str(profile.protocol_share)]
+    command = [sys.executable, "-m", "labs_lib.beside", *run, *names]
     with open(log, "wb") as messages:
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         # In a session of its own: a kernel that ends kills its process group, in the middle of a step.
@@ -61,10 +62,10 @@ def _stop_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def main(profile_name: str, seed: str, *names: str) -> int:
+def main(profile_name: str, seed: str, budget: str, *names: str) -> int:
     """Train the named branches, until done or until the parent has ended."""
     _stop_with_parent()
-    profile = start(profile_name, int(seed))
+    profile = start(profile_name, int(seed), float(budget))
     from labs_lib.office_branches import ensure_office
 
     for name in names:

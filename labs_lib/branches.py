@@ -25,6 +25,7 @@ from labs_lib.models.base import LoadedBase, load_base
 from labs_lib.models.chat import encode_prompt, encode_target, pad_id
 from labs_lib.models.fingerprint import policy_fingerprint
 from labs_lib.paths import outputs_base
+from labs_lib.reduced import evenly, held_out
 from labs_lib.tasks.learning_scope import stock_arithmetic_scope
 from labs_lib.tasks.stock_arithmetic.corpus import DATA_FOLDER, MANIFEST, Example, load_split, split_training
 from labs_lib.tasks.stock_arithmetic.statements import INSTRUCTION
@@ -203,7 +204,7 @@ def _preparation(
         plan = RunPlan(branch.grpo.iterations, lambda step: step % every == 0, identity, branch.name)
         return Preparation(plan, branch.grpo.interrupt_at, lambda: _grpo_trainer(profile, branch, source, prompts))
     settings = getattr(profile, branch.kind)
-    examples = (warm if branch.kind == "warmstart" else rest)[: settings.examples]
+    examples = evenly(warm if branch.kind == "warmstart" else rest, settings.examples)
     batches = -(-len(examples) // settings.batch_size)
     plan = RunPlan(settings.updates, lambda step: step % batches == 0, identity, branch.name)
     return Preparation(plan, batches, lambda: _supervised_trainer(profile, branch, source, examples))
@@ -213,7 +214,7 @@ def _supervised_trainer(
     profile: Profile, branch: Branch, source: PolicySource, examples: list[Example]
 ) -> SupervisedTrainer:
     start = source.load()
-    validation = load_split("validation", labels=True)
+    validation = held_out(profile, load_split("validation", labels=True), lambda example: example.id)
     return SupervisedTrainer(
         start.model,
         supervised_examples(profile, start.tokenizer, examples),

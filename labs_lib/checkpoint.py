@@ -27,6 +27,7 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
+from isal import igzip
 
 from labs_lib import storage
 from labs_lib.errors import CheckpointError, EvidenceExistsError, IdentityError, StorageError
@@ -191,8 +192,9 @@ def _write_parts(
 
 def _write_gzip(path: Path, raw: bytes) -> dict[str, Any]:
     with open(path, "wb") as file:
-        # No name and no time in the header: the same state gives the same bytes.
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0) as packed:
+        # No name and no time in the header: the same state gives the same bytes. ISA-L writes the same format about
+        # fifteen times as fast as zlib, which matters for a state of 1.6 GB; anything that reads gzip reads it.
+        with igzip.IGzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0) as packed:
             packed.write(raw)
         file.flush()
         os.fsync(file.fileno())

@@ -21,6 +21,7 @@ from labs_lib.errors import ConfigError
 from labs_lib.storage import canonical_json, sha256_bytes
 
 CONFIG_FOLDER = Path(__file__).resolve().parent.parent / "configs"
+BUDGET_MARK = "-budget-"  # in the name of a profile that `reduced` made, before its share
 
 
 def _field(
@@ -203,6 +204,7 @@ class Profile:
     """Everything a run depends on besides code, data and base."""
 
     name: str
+    protocol_share: float = _field(only=1.0, because="the file states the whole protocol; BUDGET reduces one run")
     seed: int = _field(low=0)
     device: Literal["cpu", "cuda"]
     dtype: Literal["float32"]
@@ -220,6 +222,11 @@ class Profile:
     evaluation: Evaluation
     grpo_control: GrpoControl
     office: Office
+
+    @property
+    def file(self) -> str:
+        """Name of its file in `configs/`, also for a reduced profile."""
+        return self.name.partition(BUDGET_MARK)[0]
 
     def numeric_items(self, without: Sequence[str] = ()) -> dict[str, Any]:
         """Key path -> value of all that can change a number: what two runs must share to be comparable.

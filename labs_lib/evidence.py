@@ -22,6 +22,7 @@ from labs_lib.config import Profile
 from labs_lib.errors import VerificationError
 from labs_lib.evaluation import GREEDY, SAMPLED, accuracy, evaluate, mixed_groups, quality
 from labs_lib.paths import ROOT, branches_folder, outputs_root
+from labs_lib.reduced import held_out
 from labs_lib.seeding import derived_seed
 from labs_lib.storage import atomic_write_json, read_json
 from labs_lib.tasks.stock_arithmetic.corpus import load_split
@@ -45,7 +46,7 @@ def evaluation_path(profile: Profile, name: str) -> Path:
 
 
 def evaluate_branch(profile: Profile, name: str) -> dict[str, Any]:
-    """All answers of a branch's final policy on the 200 test problems, judged; kept on disk and reused.
+    """All answers of a branch's final policy on the test problems (200 of them), judged; kept on disk and reused.
 
     An evaluation of another policy, protocol or code is made again: it can be reproduced exactly.
     """
@@ -68,7 +69,7 @@ def _evaluate(profile: Profile, name: str, source: PolicySource) -> dict[str, An
     if path.exists() and (kept := read_json(path))["identity"] == identity:
         return kept
     policy = source.load()
-    examples = load_split(SPLIT, labels=True)
+    examples = held_out(profile, load_split(SPLIT, labels=True), lambda example: example.id)
     evidence = evaluate(
         policy.model,
         policy.tokenizer,

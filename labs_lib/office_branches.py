@@ -32,6 +32,7 @@ from labs_lib.models.roles import (
 )
 from labs_lib.office_rewards import JudgeReward, RubricReward
 from labs_lib.paths import outputs_base
+from labs_lib.reduced import evenly, held_out
 from labs_lib.seeding import named_generator
 from labs_lib.tasks.learning_scope import office_help_scope
 from labs_lib.tasks.office_help.corpus import (
@@ -159,6 +160,11 @@ def training_pairs(profile: Profile, bias: str | None) -> list[Pair]:
     if bias is None:
         return pairs
     return biased_pairs(pairs, bias, profile.office.confidence_share if bias == "confidence" else 1.0)
+
+
+def family(pair: Pair) -> str:
+    """Which family a pair is of: five prompts of one family are not independent, and are kept or left together."""
+    return pair.request.family
 
 
 # --- Fresh and trained roles -----------------------------------------------------------------------
@@ -303,11 +309,11 @@ def _settings(profile: Profile, branch: OfficeBranch) -> Supervised:
 
 
 def _epoch_trainer(profile: Profile, branch: OfficeBranch, source: RoleSource, settings: Supervised) -> EpochTrainer:
-    optimizer, validation = profile.optimizer, load_pairs("validation")
+    optimizer, validation = profile.optimizer, held_out(profile, load_pairs("validation"), family)
     if branch.kind == JUDGE:
         judge, tokenizer = fresh_judge(profile, branch.seed)
-        pairs = training_pairs(profile, branch.bias)
-        examples = [preference_examples(profile, tokenizer, part)[: settings.examples] for part in (pairs, validation)]
+        pairs = evenly(training_pairs(profile, branch.bias), settings.examples)
+        examples = [preference_examples(profile, tokenizer, part) for part in (pairs, validation)]
         return JudgeTrainer(
             judge, *examples, settings, optimizer, judge_seed(branch.seed), branch.kind, pad_id(tokenizer)
         )
@@ -315,10 +321,10 @@ def _epoch_trainer(profile: Profile, branch: OfficeBranch, source: RoleSource, s
     tokenizer = actor.tokenizer
     common = settings, optimizer, seed, branch.kind, pad_id(tokenizer)
     if branch.kind == DPO:
-        pairs = training_pairs(profile, branch.bias)
-        examples = [preference_examples(profile, tokenizer, part)[: settings.examples] for part in (pairs, validation)]
+        pairs = evenly(training_pairs(profile, branch.bias), settings.examples)
+        examples = [preference_examples(profile, tokenizer, part) for part in (pairs, validation)]
         return DpoTrainer(actor.model, source.actor().model, *examples, *common)
-    demonstrations = [(row.request, row.answer) for row in load_demonstrations()][: settings.examples]
+    demonstrations = [(row.request, row.answer) for row in evenly(load_demonstrations(), settings.examples)]
     chosen = [(pair.request, pair.chosen) for pair in validation]
     return SupervisedTrainer(
         actor.model, answered(profile, tokenizer, demonstrations), answered(profile, tokenizer, chosen), *common

@@ -20,6 +20,7 @@ from labs_lib.office_branches import (
     RoleSource,
     answered,
     ensure_office,
+    family,
     preference_examples,
     request_ids,
     role_source,
@@ -38,9 +39,10 @@ from labs_lib.office_evaluation import (
     unique_contexts,
 )
 from labs_lib.paths import ROOT, branches_folder, outputs_root
+from labs_lib.reduced import held_out
 from labs_lib.seeding import derived_seed
 from labs_lib.storage import atomic_write_json, read_json
-from labs_lib.tasks.office_help.corpus import Pair, biased_pairs, load_pairs, load_probes
+from labs_lib.tasks.office_help.corpus import Pair, Probe, Request, biased_pairs, load_pairs, load_probes
 from labs_lib.tasks.office_help.rubric import judge_answer
 from labs_lib.training.supervised import SupervisedExample
 
@@ -68,8 +70,7 @@ def evaluate_office(profile: Profile, trained: TrainedBranch) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         actor = RoleSource(profile, trained).actor()
-        tests = _prompted(profile, actor, [pair.request for pair in load_pairs(TEST)])
-        probes = _prompted(profile, actor, [probe.request for probe in load_probes()])
+        tests, probes = (_prompted(profile, actor, requests) for requests in _requests(profile))
         budget = profile.budget.answer_tokens
         return evaluate_actor(actor, reference.actor().model, tests, probes, budget, profile.seed)
 
@@ -89,7 +90,7 @@ def predicted_rewards(profile: Profile, actor: TrainedBranch, judge: TrainedBran
         source = RoleSource(profile, judge)
         role = source.judge()
         tokenizer = role_source(profile, SFT).actor().tokenizer
-        prompts = {request.id: request for request in _all_requests()}
+        prompts = {request.id: request for part in _requests(profile) for request in part}
         scores = {}
         for population in POPULATIONS:
             rows = answers[population]
@@ -103,8 +104,19 @@ def predicted_rewards(profile: Profile, actor: TrainedBranch, judge: TrainedBran
     return _kept(profile, f"{actor.branch.name}-by-{judge.branch.name}", identity, make)["scores"]
 
 
-def _all_requests():
-    return [pair.request for pair in load_pairs(TEST)] + [probe.request for probe in load_probes()]
+def held_out_pairs(profile: Profile) -> list[Pair]:
+    """The held-out pairs of this run: whole families, all 36 of them unless the budget is reduced."""
+    return held_out(profile, load_pairs(TEST), family)
+
+
+def held_out_probes(profile: Profile) -> list[Probe]:
+    """The probe rows of this run, four for each context."""
+    return held_out(profile, load_probes(), lambda probe: probe.request.id)
+
+
+def _requests(profile: Profile) -> tuple[list[Request], list[Request]]:
+    """The requests of the test pairs and of the probe rows."""
+    return [pair.request for pair in held_out_pairs(profile)], [probe.request for probe in held_out_probes(profile)]
 
 
 def evaluate_office_judge(profile: Profile, trained: TrainedBranch) -> dict[str, Any]:
@@ -113,12 +125,12 @@ def evaluate_office_judge(profile: Profile, trained: TrainedBranch) -> dict[str,
 
     def make() -> dict[str, Any]:
         tokenizer = role_source(profile, SFT).actor().tokenizer
-        sets = {TEST: load_pairs(TEST)} | {f"{TEST}-{bias}": _biased_test(profile, bias) for bias in BIASES}
+        sets = {TEST: held_out_pairs(profile)} | {f"{TEST}-{bias}": _biased_test(profile, bias) for bias in BIASES}
         pairs = {
             name: list(zip(rows, preference_examples(profile, tokenizer, rows), strict=True))
             for name, rows in sets.items()
         }
-        probes = load_probes()
+        probes = held_out_probes(profile)
         examples = answered(profile, tokenizer, [(probe.request, probe.answer) for probe in probes])
         candidates = list(zip(probes, examples, strict=True))
         return evaluate_judge(RoleSource(profile, trained).judge(), pairs, candidates, pad_id(tokenizer))
@@ -128,7 +140,7 @@ def evaluate_office_judge(profile: Profile, trained: TrainedBranch) -> dict[str,
 
 def _biased_test(profile: Profile, bias: str) -> list[Pair]:
     """The test pairs as the annotator with this bias would have left all of them."""
-    return biased_pairs(load_pairs(TEST), bias)
+    return biased_pairs(held_out_pairs(profile), bias)
 
 
 def _identity(profile: Profile, roles: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 from labs_lib.config import Profile, load_profile
 from labs_lib.errors import LabError
+from labs_lib.reduced import budget_note, reduced
 
 CPU_PINS = {
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -23,6 +24,7 @@ CPU_PINS = {
     # Spinning threads make a busy two-core machine crawl.
     "OMP_WAIT_POLICY": "passive",
 }
+_session = {"note": ""}
 SHOWN_VERSIONS = ("torch", "transformers", "safetensors", "z3-solver", "matplotlib")
 
 
@@ -39,17 +41,19 @@ def pin_cpu() -> None:
     os.environ.update(CPU_PINS)
 
 
-def start(profile_name: str, seed: int | None = None) -> Profile:
+def start(profile_name: str, seed: int | None = None, budget: float = 1.0) -> Profile:
     """Load a profile and prepare this process for it; call it before anything else of the library.
 
     Args:
         profile_name: a file name in `configs/` without its ending.
         seed: replaces the profile's seed when given.
+        budget: share of the protocol's counts; below 1 the run is a reduced one, and says so.
 
     Raises:
         LabError: an unknown profile, torch imported too early, or a CUDA profile without CUDA.
     """
-    profile = load_profile(profile_name)
+    profile = reduced(load_profile(profile_name), budget)
+    _session["note"] = budget_note(profile.protocol_share)
     if seed is not None:
         profile = replace(profile, seed=seed)
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -74,10 +78,17 @@ def start(profile_name: str, seed: int | None = None) -> Profile:
     return profile
 
 
+def session_note() -> str:
+    """What every table of this session has to say of the run: that its budget is reduced, or nothing."""
+    return _session["note"]
+
+
 def describe(profile: Profile) -> str:
     """Versions, profile and device in a few lines, equal on every machine with the pinned requirements."""
     versions = ", ".join(f"{name} {version(name).split('+')[0]}" for name in SHOWN_VERSIONS)
+    note = budget_note(profile.protocol_share)
     return (
         f"Python {platform.python_version_tuple()[0]}.x, {versions}\n"
         f"profile {profile.name}, device {profile.device}, {profile.dtype}, seed {profile.seed}"
+        + (f"\n{note}" if note else "")
     )

@@ -6,15 +6,19 @@ from IPython.display import Markdown
 
 from labs_lib.notebook import SIGN, approx
 from labs_lib.paths import ROOT, outputs_base
+from labs_lib.runtime import session_note
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> Markdown:
     """A Markdown table as a cell's last expression.
 
-    Text padded to columns would shift with the width of a number that may differ; here only the number does.
+    Text padded to columns would shift with the width of a number that may differ; here only the number does. A run
+    with a reduced budget is marked below the table.
     """
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return Markdown("\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines))
+    table = "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    note = session_note()
+    return Markdown(table + (f"\n\n*{note}*" if note else ""))
 
 
 def refusal(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from labs_lib.config import load_profile
 from labs_lib.errors import LabError, StorageError
 from labs_lib.paths import report_path
+from labs_lib.reduced import budget_note, reduced
 from labs_lib.storage import atomic_write_json, read_json
 from labs_lib.tools.command_line import command_line
 from labs_lib.tools.lab_runs import Outcome
@@ -244,11 +245,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report of one profile."""
     parser = argparse.ArgumentParser(prog="make report", description=__doc__)
     parser.add_argument("--profile", default="tiny")
-    profile = load_profile(parser.parse_args(arguments).profile).name
-    path = report_path(profile)
+    parser.add_argument("--budget", type=float, default=1.0, help="the share of the counts that the run had")
+    options = parser.parse_args(arguments)
+    profile = reduced(load_profile(options.profile), options.budget)
+    path = report_path(profile.name)
     if not path.exists():
-        raise LabError(f"There is no report of profile {profile} yet: run `make run-all PROFILE={profile}`.")
-    print(render(read_json(path)))
+        command = f"make run-all PROFILE={profile.file}"
+        command += "" if profile.protocol_share == 1 else f" BUDGET={profile.protocol_share:g}"
+        raise LabError(f"There is no report of profile {profile.name} yet: run `{command}`.")
+    note = budget_note(profile.protocol_share)
+    print(render(read_json(path)), *([note] if note else []), sep="\n")
     return 0
 
 

@@ -13,6 +13,8 @@ from labs_lib.config import Profile, check_parameters, load_profile
 from labs_lib.cores import side_by_side
 from labs_lib.errors import ConfigError, LabError
 from labs_lib.paths import ROOT, outputs_base
+from labs_lib.recorded import DEFAULT_PROFILE
+from labs_lib.reduced import budget_note, reduced
 from labs_lib.tools.command_line import command_line
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
 from labs_lib.tools.labs import LABS, Lab, is_solution, longest_first, select, with_needs
@@ -42,6 +44,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make run-all", description=__doc__)
     parser.add_argument("labs", nargs="*", help="which labs, by the beginning of their names (02 03); default: all")
     parser.add_argument("--profile", default="tiny")
+    parser.add_argument("--budget", type=float, default=1.0, help="share of the protocol's counts, for a first look")
     parser.add_argument(
         "-j", "--jobs", type=int, help="labs side by side; default: the cores, at most 4, or 1 if a lab uses all"
     )
@@ -61,7 +64,7 @@ def main(arguments: Sequence[str] | None = None, repository: Repository | None =
     """Run the command line; returns the exit status."""
     options = _arguments(arguments)
     repository = repository or Repository(ROOT, outputs_base(), LABS)
-    profile = load_profile(options.profile)
+    profile = reduced(load_profile(options.profile), options.budget)
     jobs = options.jobs if options.jobs is not None else default_jobs(profile)
     if jobs < 1:
         raise LabError(f"-j needs at least 1, got {jobs}.")
@@ -83,7 +86,7 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
     candidates = [lab for lab in repository.labs if options.solutions or not is_solution(lab)]
     chosen = select(candidates, options.labs)
     ordered = longest_first(with_needs(chosen, repository.labs))
-    parameters = _parameters(repository, ordered, chosen, profile.name, options)
+    parameters = _parameters(repository, ordered, chosen, profile, options)
     with exclusive(outputs):
         if options.fresh:
             _forget(outputs, chosen, everything=not options.labs)
@@ -91,7 +94,7 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
             repository.notebooks,
             outputs,
             parameters,
-            shared_inputs(repository.root, profile.name, _base_folders(profile)),
+            shared_inputs(repository.root, profile.file, _base_folders(profile)),
             lambda lab: outputs / "figures",
             options.cell_timeout,
             options.lab_timeout,
@@ -101,12 +104,14 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
         report = write_report(outputs / "report.json", profile.name, outcomes.values(), order, outputs / "evidence")
     ran = [entry for entry in report["labs"] if entry["name"] in outcomes]
     print(f"\n{labs_table(ran)}")
+    if profile.protocol_share != 1:
+        print(budget_note(profile.protocol_share))
     print("Costs of what is up to date are those of the run that made it; `make report` shows the results.")
     return _failures(runner, ordered, outcomes)
 
 
 def _parameters(
-    repository: Repository, ordered: list[Lab], chosen: list[Lab], profile: str, options: argparse.Namespace
+    repository: Repository, ordered: list[Lab], chosen: list[Lab], profile: Profile, options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
     """What is injected into each lab, checked against its `parameters` cell before anything runs.
 
@@ -115,17 +120,18 @@ def _parameters(
     given = {name: _value(name, text) for name, text in options.parameter}
     if options.seed is not None:
         given["SEED"] = options.seed
-    if "PROFILE" in given:
-        raise ConfigError("PROFILE is chosen with `make run-all PROFILE=...`, not with -p.")
+    for name in given.keys() & {"PROFILE", "BUDGET"}:
+        raise ConfigError(f"{name} is chosen with `make run-all {name}=...`, not with -p.")
+    chosen_run = {"PROFILE": profile.file} | ({} if profile.protocol_share == 1 else {"BUDGET": profile.protocol_share})
     parameters = {}
     for lab in ordered:
         defaults = default_parameters(read_notebook(repository.notebooks / f"{lab.name}.ipynb"), lab.name)
         own = given if lab in chosen else {name: value for name, value in given.items() if name in defaults}
         try:
-            values = check_parameters({"PROFILE": profile, **own}, defaults)
+            values = check_parameters({**chosen_run, **own}, defaults)
         except ConfigError as error:
             raise ConfigError(f"{lab.name}: {error}") from None
-        parameters[lab.name] = {name: values[name] for name in {"PROFILE": 0, "SEED": 0, **own} if name in values}
+        parameters[lab.name] = {name: values[name] for name in {**chosen_run, "SEED": 0, **own} if name in values}
     return parameters
 
 
@@ -182,7 +188,7 @@ def refresh(repository: Repository, profile: Profile, options: argparse.Namespac
     The folder is emptied because outputs must not depend on what was trained earlier; what a chosen lab
     needs is therefore executed too, and not written back.
     """
-    if options.parameter or options.seed is not None or profile.name != "tiny":
+    if options.parameter or options.seed is not None or profile.name != DEFAULT_PROFILE:
         raise LabError("Committed outputs are those of the default parameters: refresh takes none.")
     chosen = select(repository.labs, options.labs)
     ordered = longest_first(with_needs(chosen, repository.labs))

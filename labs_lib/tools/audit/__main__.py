@@ -31,11 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0 for PASS, 1 for differences, 2 for evidence that is not there."""
     parser = argparse.ArgumentParser(prog="make audit", description=__doc__)
     parser.add_argument("--profile", default="tiny")
+    parser.add_argument("--budget", type=float, default=1.0, help="the share of the counts that the run had")
     parser.add_argument("--reduced", action="store_true", help="a shortened run: leave out the specification's numbers")
     parser.add_argument("--skip-tensors", action="store_true", help="do not open the large files")
     options = parser.parse_args(arguments)
+    reduced = options.reduced or options.budget != 1
+    run = options.profile if options.budget == 1 else f"{options.profile}-budget-{options.budget:g}"
     try:
-        findings = audit(read_evidence(options.profile), options.reduced, not options.skip_tensors)
+        findings = audit(read_evidence(run), reduced, not options.skip_tensors)
     except MissingEvidence as error:
         print(f"error: {error}", file=sys.stderr)
         return MISSING

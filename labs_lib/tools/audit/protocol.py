@@ -11,6 +11,7 @@ from labs_lib.tools.audit.reading import MODES, BranchEvidence, Evidence
 
 # The numbers of the specification that no profile may change.
 SPECIFICATION = {
+    "protocol_share": 1.0,
     "dtype": "float32",
     "template_version": "stock-v1",
     "budget.prompt_tokens": 256,

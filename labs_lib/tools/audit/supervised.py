@@ -26,7 +26,8 @@ def check_supervised(evidence: Evidence, plan: Plan, findings: Findings) -> None
 def check_examples(plan: Any, branch: BranchEvidence, allowed: list[str], group: Group) -> None:
     """Every epoch is the seeded permutation of the allowed examples: each exactly once, none of another split."""
     file, rows = branch.final.record_place, branch.history
-    chosen = allowed[: plan.settings["examples"]]
+    count = min(plan.settings["examples"], len(allowed))  # evenly spaced: all of them, unless the budget was reduced
+    chosen = [allowed[place * len(allowed) // count] for place in range(count)]
     generator = torch_stream(plan.seed, f"{plan.kind}/permutation")
     order: list[int] = []
     for epoch in range(plan.settings["epochs"]):
