@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from notebook_files import notebook, outputs_text, write
+from notebook_files import PARAMETERS_SOURCE, notebook, outputs_text, write
 
 from labs_lib.cores import side_by_side
 from labs_lib.errors import LabError
@@ -233,10 +233,14 @@ def test_labs_of_one_folder_answer_for_their_own_files_only(quick, tmp_path, cap
         (["-p", "SEED", "three"], "00_a: SEED must be an integer, got 'three'"),
         (["-p", "SEED", "[3]"], "parameter SEED must be a number"),
         (["-p", "PROFILE", "tiny"], "chosen with `make run-all PROFILE="),
+        (["-p", "BUDGET", "0.5"], "chosen with `make run-all BUDGET="),
+        (["--budget", "1.5"], "BUDGET is 1.5: give a share"),
+        (["--budget", "0.5"], "00_a: unknown parameter BUDGET"),
         (["--profile", "tinny"], "Unknown profile 'tinny'; the profiles are: qwen"),
         (["-j", "0"], "-j needs at least 1"),
         (["9"], "No lab begins with '9'"),
         (["--refresh", "--seed", "4"], "refresh takes none"),
+        (["--refresh", "--budget", "0.5"], "refresh takes none"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_nothing_runs(tmp_path, arguments, message):
@@ -254,6 +258,22 @@ def test_parameters_are_injected_and_part_of_being_up_to_date(quick, tmp_path, c
     assert outputs_text(executed(repo, "00_a")) == "tiny 6\n"
     assert "00_a (parameters changed)" in capsys.readouterr().out
     assert committed_problems(read_notebook(repo.notebooks / "00_a.ipynb"))  # the tracked one was left alone
+
+
+def test_a_reduced_budget_reaches_the_labs_and_has_a_folder_of_its_own(quick, tmp_path, capsys):
+    repo = repository(tmp_path, Lab("00_a"))
+    write(
+        repo.notebooks / "00_a.ipynb",
+        notebook("print(PROFILE, BUDGET)", parameters=f"{PARAMETERS_SOURCE}\nBUDGET = 1.0"),
+    )
+    assert main([], repo) == 0
+    assert outputs_text(executed(repo, "00_a")) == "tiny 1.0\n"
+    assert "Reduced budget" not in capsys.readouterr().out
+    assert main(["--budget", "0.25"], repo) == 0
+    assert "Reduced budget: 25 % of the protocol's counts." in capsys.readouterr().out
+    reduced_run = repo.outputs / "tiny-budget-0.25"
+    assert outputs_text(reduced_run / "notebooks/00_a.ipynb") == "tiny 0.25\n"
+    assert json.loads((reduced_run / "report.json").read_text())["profile"] == "tiny-budget-0.25"
 
 
 def test_one_lab_at_a_time_where_a_lab_uses_every_core():

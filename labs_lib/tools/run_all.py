@@ -25,6 +25,8 @@ from labs_lib.tools.report import labs_table, write_report
 from labs_lib.tools.stamps import made_files, shared_inputs
 
 REFRESH_OUTPUTS = "refresh"
+CELL_TIMEOUT, LAB_TIMEOUT = 900, 3600  # seconds
+PATIENCE = 24  # a real model takes hours where `tiny` takes minutes
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="delete what earlier runs made and execute again")
     parser.add_argument("--solutions", action="store_true", help="run the solutions notebooks too")
     parser.add_argument("--refresh", action="store_true", help="write the outputs back into the tracked notebooks")
-    parser.add_argument("--cell-timeout", type=int, default=900, metavar="SECONDS")
-    parser.add_argument("--lab-timeout", type=int, default=3600, metavar="SECONDS")
+    limits = f"default {CELL_TIMEOUT} and {LAB_TIMEOUT}; {PATIENCE} times that on a profile whose labs use all cores"
+    parser.add_argument("--cell-timeout", type=int, metavar="SECONDS", help=limits)
+    parser.add_argument("--lab-timeout", type=int, metavar="SECONDS", help=limits)
     return parser.parse_args(arguments)
 
 
@@ -68,13 +71,21 @@ def main(arguments: Sequence[str] | None = None, repository: Repository | None =
     jobs = options.jobs if options.jobs is not None else default_jobs(profile)
     if jobs < 1:
         raise LabError(f"-j needs at least 1, got {jobs}.")
+    patience = 1 if uses_one_core(profile) else PATIENCE
+    options.cell_timeout = options.cell_timeout or patience * CELL_TIMEOUT
+    options.lab_timeout = options.lab_timeout or patience * LAB_TIMEOUT
     command = refresh if options.refresh else run_all
     return command(repository, profile, options, jobs)
 
 
 def default_jobs(profile: Profile) -> int:
     """As many labs as there are cores for, where a lab uses one; else one lab after the other."""
-    return side_by_side() if profile.device == "cpu" and profile.threads == 1 else 1
+    return side_by_side() if uses_one_core(profile) else 1
+
+
+def uses_one_core(profile: Profile) -> bool:
+    """Whether a lab of this profile keeps to one core."""
+    return profile.device == "cpu" and profile.threads == 1
 
 
 # --- run-all -----------------------------------------------------------------------------------------
