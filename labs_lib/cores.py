@@ -1,6 +1,7 @@
 """How many labs, or how many workers of the tests, run side by side."""
 
 import os
+from math import inf
 from pathlib import Path
 
 MOST = 4  # each has a kernel of up to a gigabyte, and more than four seldom have work at the same time
@@ -8,9 +9,14 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def side_by_side(cgroup: Path = CGROUP) -> int:
-    """The cores that this process may use, `MOST` at most. A container's quota counts, not its host's cores."""
+    """`usable_cores`, `MOST` at most."""
+    return min(MOST, usable_cores(cgroup))
+
+
+def usable_cores(cgroup: Path = CGROUP) -> int:
+    """The cores that this process may use, one at least. A container's quota counts, not its host's cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST, cores, int(_quota(cgroup))))
+    return max(1, int(min(cores, _quota(cgroup))))
 
 
 def _quota(cgroup: Path) -> float:
@@ -20,6 +26,6 @@ def _quota(cgroup: Path) -> float:
             quota, period = file.read_text().split()
         else:
             quota, period = ((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return MOST if quota.strip() == "max" or int(quota) <= 0 else int(quota) / int(period)
+        return inf if quota.strip() == "max" or int(quota) <= 0 else int(quota) / int(period)
     except (OSError, ValueError):
-        return MOST
+        return inf

