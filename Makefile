@@ -16,7 +16,7 @@ ARGS ?=
 WORKERS ?= auto
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup run-all test lab refresh check report audit studies bench data tiny-base model clean
+.PHONY: help setup run-all test lab refresh check report audit studies rates bench data tiny-base model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ audit: $(READY)  ## recompute everything from the raw evidence, in plain Python
 
 studies: $(READY)  ## run the long studies again and record them in data/recorded
 	$(PY) -m labs_lib.tools.studies --profile $(PROFILE) $(ARGS)
+
+rates: $(READY)  ## choose a profile's learning rates on validation data (ARGS="grpo": that one only)
+	$(PY) -m labs_lib.tools.rates --profile $(PROFILE) --budget $(BUDGET) $(ARGS)
 
 bench: $(READY)  ## time this project's way against the usual one, side by side (ARGS=bias: that one only)
 	$(PY) -m labs_lib.tools.bench $(ARGS)
