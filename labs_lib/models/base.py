@@ -42,7 +42,8 @@ def load_base(profile: Profile, weak: bool = False) -> LoadedBase:
     Dropout is off in generation and in updates; `eval()` does not stop autograd.
 
     Raises:
-        BaseModelError: missing files, a wrong hash, architecture, parameter count or untied embeddings.
+        BaseModelError: missing or unreadable files, weights that do not fit, a wrong hash, architecture or parameter
+            count, untied embeddings, or a tokenizer that is not the base's or knows no chats.
     """
     return load_folder(base_folder(profile, weak), profile, None if weak else profile.base.sha256)
 

@@ -4,6 +4,8 @@ import gguf
 import pytest
 import stand_ins
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -121,10 +123,9 @@ def test_it_loads_as_a_base(llama, folder):
 
 
 def test_every_digit_is_a_token_and_does_not_take_the_space_before_it(tokenizer):
-    cases = {"a 12": ["a", "Ġ", "1", "2"], "a  12": ["a", "ĠĠ", "1", "2"], "a  a": ["a", "Ġ", "Ġa"], "x²3": None}
+    cases = {"a 12": ["a", "Ġ", "1", "2"], "a  12": ["a", "ĠĠ", "1", "2"], "a  a": ["a", "Ġ", "Ġa"]}
     for text, expected in cases.items():
-        assert expected is None or pieces(tokenizer, text) == expected
-        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+        assert pieces(tokenizer, text) == expected
     # The mutant: GPT-2's rule alone, which is what transformers takes for a name that it does not know.
     tokenizer.backend_tokenizer.pre_tokenizer, right = (
         pre_tokenizers.ByteLevel(add_prefix_space=False),
@@ -141,6 +142,13 @@ def test_a_chat_is_encoded_as_its_template_says_and_comes_back(tokenizer):
     assert ids.count(1) == 3 and ids.count(2) == 2
     answer = tokenizer('{"a":1} é 漢', add_special_tokens=False)["input_ids"]
     assert decode_answer(tokenizer, [*answer, 2]) == '{"a":1} é 漢'
+
+
+@given(st.text())
+def test_every_text_comes_back(tokenizer, text):
+    assume(not any(token in text for token in stand_ins.SPECIAL))
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert decode_answer(tokenizer, ids) == text and not {0, 1, 2} & set(ids)
 
 
 # --- Refusals --------------------------------------------------------------------------------------
