@@ -4,7 +4,6 @@ import huggingface_hub.constants
 import pytest
 
 from labs_lib.models import locations
-from labs_lib.storage import PARTIAL_PREFIX
 from labs_lib.tools.bases import fetch
 
 
@@ -34,5 +33,4 @@ def left(root):
             sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock")) if folder.exists() else []
         )
 
-    assert PARTIAL_PREFIX.startswith(".")
     return names

@@ -62,8 +62,11 @@ def test_a_second_command_only_checks_and_a_failing_fetch_destroys_nothing(
 
 
 def test_offline_without_a_cache_is_one_sentence(profile, left):
-    with pytest.raises(BaseModelError, match=r"Qwen/Qwen2\.5-0\.5B-Instruct could not be downloaded .*HF_HOME"):
+    with pytest.raises(
+        BaseModelError, match=r"Qwen/Qwen2\.5-0\.5B-Instruct could not be downloaded .*HF_HOME"
+    ) as caught:
         fetch_base(profile)
+    assert "offline mode is enabled" in str(caught.value) and str(caught.value).count(". ") <= 1
     assert left() == []
 
 

@@ -51,7 +51,9 @@ def download_snapshot(base: Base) -> Path:
     except Exception as error:  # of its network library, its transfer library or its own: a dozen unrelated classes
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk, not the network
-        reason = " ".join(str(error).split()) or type(error).__name__
+        # What the hub says when its cache cannot help either is a paragraph; its cause is the reason.
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
         raise BaseModelError(
             f"{base.location} could not be downloaded ({reason}): connect to the internet, or copy the revision "
             "into the hub's cache from another machine (HF_HOME), and run the same command again."
