@@ -247,7 +247,7 @@ def test_order_and_cursor_decide_the_next_examples(kind):
     def next_examples(**changes):
         resumed = TRAINERS[kind]()
         state = copy.deepcopy(record) | changes
-        resumed.restore(Checkpoint(Path("state"), trainer.step, tensors, state, trainer.durations(), {}))
+        resumed.restore(SimpleNamespace(tensors=tensors, record=state, durations=trainer.durations()))
         resumed.advance()
         return examples_of(resumed)
 
