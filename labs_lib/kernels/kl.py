@@ -196,19 +196,20 @@ def _absorb(run: _Running, start: int, z: torch.Tensor, y: torch.Tensor, ids: to
     chosen = torch.where(inside, z.gather(-1, index).squeeze(-1), run.chosen)
     impossible = z == -torch.inf
     m, n = torch.maximum(run.m, z.amax(dim=-1)), torch.maximum(run.n, y.amax(dim=-1))
+    # From here on in place wherever the values allow it: fresh memory for every term costs more than the term.
     z, y = z - m.unsqueeze(-1), y - n.unsqueeze(-1)
     weight = z.exp()
     gap = (z - y).masked_fill_(impossible, 0.0)  # 0 log 0 = 0, also where the reference is 0
-    z = z.masked_fill_(impossible, 0.0)
+    z.masked_fill_(impossible, 0.0)
     m_step, n_step = run.m - m, run.n - n
     shrink = m_step.exp()
     return _Running(
         m=m,
         n=n,
         s=shrink * run.s + weight.sum(dim=-1),
-        r=n_step.exp() * run.r + y.exp().sum(dim=-1),
-        t=shrink * (run.t + run.s * (m_step - n_step)) + (weight * gap).sum(dim=-1),
-        u=shrink * (run.u + run.s * m_step) + (weight * z).sum(dim=-1),
+        r=n_step.exp() * run.r + y.exp_().sum(dim=-1),
+        t=shrink * (run.t + run.s * (m_step - n_step)) + gap.mul_(weight).sum(dim=-1),
+        u=shrink * (run.u + run.s * m_step) + z.mul_(weight).sum(dim=-1),
         chosen=chosen,
     )
 
@@ -241,14 +242,15 @@ def _block_gradient(start, z, y, ids, normalisers, statistics, upstream) -> torc
     by_logprob, by_kl, by_entropy = upstream
     logp = (z - m).sub_(log_s)
     p = logp.exp()
-    gap = logp - (y - n).sub_(log_r)
+    gap = (y - n).sub_(log_r)
+    torch.sub(logp, gap, out=gap)
     # Entries with p = 0 have no gradient: their infinite logarithms must not turn 0 * inf into NaN.
-    logp = torch.nan_to_num(logp, nan=torch.nan, neginf=0.0)
-    gap = torch.nan_to_num(gap, nan=0.0, posinf=0.0, neginf=0.0)
+    logp.nan_to_num_(nan=torch.nan, neginf=0.0)
+    gap.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
     # A masked token (no upstream gradient) stays without gradient even where its KL is infinite.
     kl_term = torch.where(by_kl == 0, 0.0, by_kl * statistics.kl)
     constant = by_logprob + kl_term + by_entropy * statistics.entropy
-    slope = by_kl.unsqueeze(-1) * gap - by_entropy.unsqueeze(-1) * logp - constant.unsqueeze(-1)
+    slope = gap.mul_(by_kl.unsqueeze(-1)).sub_(logp.mul_(by_entropy.unsqueeze(-1))).sub_(constant.unsqueeze(-1))
     index, inside = _locate(ids, start, z.shape[-1])
     onehot_part = torch.where(inside, by_logprob, 0.0).unsqueeze(-1)
     return p.mul_(slope).scatter_add_(-1, index, onehot_part)

@@ -23,7 +23,7 @@ from labs_lib.kernels import triton_kl  # noqa: E402 (needs triton)
 
 INF = torch.inf
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-SMALL = triton_kl.Tile(rows=4, columns=32, depth=16, warps=4)
+SMALL = triton_kl.Tile(rows=8, columns=32, depth=16, warps=4)
 # FP32 sums of values of a few units, over about a hundred terms. BF16 logits are exact in FP32, their gradient is
 # rounded to 8 bits (cut off by the interpreter), a product of BF16 operands takes the gradient of logits rounded.
 VALUES, SINGLE, HALF = 1e-5, 1e-5, 2**-7
@@ -60,7 +60,7 @@ def ids_for(policy):
 
 
 # Rising logits make the running maximum grow in every block: the case in which rescaling matters.
-def rising_pair(rows=6, columns=70):
+def rising_pair(rows=10, columns=70):
     rise = torch.arange(columns) * (20.0 / columns)
     return 3 * randn(rows, columns, seed=1) + rise, 3 * randn(rows, columns, seed=2) + 0.8 * rise
 
@@ -96,6 +96,7 @@ CASES = {
     "extreme": extreme_pair,
     "blocks of -inf": blocks_without_support,
 }
+IN_BF16 = ("rising", "four dimensions", "extreme", "blocks of -inf")  # the interpreter is slow
 
 
 def weights_for(ids, device):
@@ -144,8 +145,7 @@ def on(device, dtype, *tensors):
 # --- From logits --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case, dtype", [*((case, "fp32") for case in CASES), *((case, "bf16") for case in IN_BF16)])
 def test_values_and_gradients_equal_fp64(device, case, dtype):
     policy, reference = on(device, DTYPES[dtype], *CASES[case]())
     ids = ids_for(policy)
@@ -155,8 +155,8 @@ def test_values_and_gradients_equal_fp64(device, case, dtype):
     assert agree(ours, from_logits(policy, reference, ids, use_triton=False), tolerance)
 
 
-@settings(max_examples=8)
-@given(st.integers(1, 9), st.integers(1, 90), st.sampled_from([0.01, 1.0, 30.0]), st.integers(0, 10_000))
+@settings(max_examples=6)
+@given(st.integers(1, 12), st.integers(1, 90), st.sampled_from([0.01, 1.0, 30.0]), st.integers(0, 10_000))
 def test_any_shape_and_scale_from_logits(rows, columns, scale, seed):
     if not INTERPRETED:
         pytest.skip("the same on CUDA is `test_values_and_gradients_equal_fp64`")
@@ -179,10 +179,9 @@ def test_identical_policies_have_no_kl_and_no_gradient(device, dtype):
     assert (kl == 0).all() and (leaf.grad == 0).all()
 
 
-@pytest.mark.parametrize("column", [0, 31, 32, 63, 64, 69])
-def test_ids_at_the_edges_of_blocks_and_splits(device, column):
+def test_ids_at_the_edges_of_blocks_and_splits(device):
     policy, reference = on(device, torch.float32, *rising_pair())
-    ids = torch.full((6,), column)
+    ids = torch.tensor([0, 1, 30, 31, 32, 33, 63, 64, 65, 69])
     assert agree(from_logits(policy, reference, ids), dense(policy, reference, ids), SINGLE)
 
 
@@ -343,7 +342,7 @@ def test_from_hidden_with_strides(device):
 
 
 def test_the_number_of_splits_changes_rounding_only_and_the_same_call_gives_the_same_bits(device, monkeypatch):
-    case = hidden_case(device, torch.float32)
+    case = hidden_case(device, torch.float32, (3,))
     shared_out, again = (from_hidden(case, 32, use_triton=True) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(shared_out, again, strict=True))
     monkeypatch.setattr(triton_kl, "PROGRAMS", 1)
