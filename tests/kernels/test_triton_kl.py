@@ -415,11 +415,11 @@ def test_what_the_kernels_cannot_compute_is_refused(monkeypatch):
 @pytest.mark.slow
 def test_the_kernels_compile_and_read_memory_as_they_should(tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "tests/kernels/compile_kernels.py"), "80", "90"]
+    command = [sys.executable, str(ROOT / "tests/kernels/compile_kernels.py"), "90"]
     said = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr[-2000:]
     built = json.loads(said.stdout)
-    assert len(built) == 2 * len(DTYPES) * 4
+    assert len(built) == len(DTYPES) * 4
     for name, kernel in built.items():
         assert kernel["shared"] <= 99 << 10, f"{name}: more shared memory than the smaller GPUs have"
         assert not kernel["tf32"] and not kernel["atomics"], name
@@ -443,6 +443,9 @@ def test_a_call_of_grpo_from_logits_on_cuda(dtype):
     ours = from_logits(policy, reference, ids)
     theirs = from_logits(policy.float(), reference.float(), ids, use_triton=False)
     assert agree(ours, theirs, SINGLE if dtype == "fp32" else HALF)
+    # Beside the chosen tokens' entries, of size 1, all others are too small for an absolute tolerance.
+    rest, expected = (gradient.scatter(1, ids[:, None], 0.0) for gradient in (ours[-1], theirs[-1]))
+    assert (rest - expected).norm() <= (1e-4 if dtype == "fp32" else HALF) * expected.norm()
 
 
 @pytest.mark.gpu
