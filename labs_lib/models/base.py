@@ -19,6 +19,7 @@ from transformers import (
 
 from labs_lib.config import Base, Profile
 from labs_lib.errors import BaseModelError
+from labs_lib.models.attention import register
 from labs_lib.models.fingerprint import unique_parameters
 from labs_lib.models.products import use_onednn_products
 from labs_lib.paths import ROOT
@@ -57,7 +58,7 @@ def _slug(base: Base) -> str:
 
 
 def load_base(profile: Profile, weak: bool = False) -> LoadedBase:
-    """Load a fresh copy of the profile's base: `eval()`, eager attention, every parameter trainable.
+    """Load a fresh copy of the profile's base: `eval()`, every parameter trainable.
 
     Dropout is off in generation and in updates; `eval()` does not stop autograd.
 
@@ -71,17 +72,24 @@ def load_base(profile: Profile, weak: bool = False) -> LoadedBase:
             f"{folder.name}/{WEIGHTS} has SHA-256 {digest[:12]}…, the profile expects "
             f"{profile.base.sha256[:12]}…: fetch or rebuild the base, or correct base.sha256."
         )
+    # `eager` rounds as it did when the pinned profile's results were recorded.
+    attention = "eager" if profile.pin_cpu else register()
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=getattr(torch, profile.dtype), attn_implementation="eager", local_files_only=True
+        folder, dtype=getattr(torch, profile.dtype), attn_implementation=attention, local_files_only=True
     )
     check_base(model, profile.base)
     if profile.pin_cpu and model.dtype == torch.float32:
         use_onednn_products(model)
-    # AutoTokenizer goes by the architecture: for our own tokenizer it would add Qwen's tokens, beyond the embedding.
-    loader = PreTrainedTokenizerFast if profile.base.source == "assets" else AutoTokenizer
-    tokenizer = loader.from_pretrained(folder, local_files_only=True)
+    tokenizer = base_tokenizer(profile.base, folder)
     check_tokenizer(tokenizer, model)
     return LoadedBase(model.to(profile.device).eval(), tokenizer, digest)
+
+
+def base_tokenizer(base: Base, folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in the base's `folder`."""
+    # AutoTokenizer goes by the architecture: for our own tokenizer it would add Qwen's tokens, beyond the embedding.
+    loader = PreTrainedTokenizerFast if base.source == "assets" else AutoTokenizer
+    return loader.from_pretrained(folder, local_files_only=True)
 
 
 def check_base(model: PreTrainedModel, base: Base) -> None:
