@@ -26,6 +26,7 @@ COMMON_CODE = (
     "kernels/logprobs.py",
     "kernels/reductions.py",
     "kernels/surrogate.py",
+    "models/attention.py",
     "models/base.py",
     "models/chat.py",
     "models/half_precision.py",
