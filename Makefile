@@ -16,7 +16,7 @@ ARGS ?=
 WORKERS ?= auto
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup run-all test lab refresh check report audit studies bench data tiny-base model clean
+.PHONY: help setup run-all test lab refresh check report audit studies bench gpu data tiny-base model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ studies: $(READY)  ## run the long studies again and record them in data/recorde
 
 bench: $(READY)  ## time this project's way against the usual one, side by side (ARGS=bias: that one only)
 	$(PY) -m labs_lib.tools.bench $(ARGS)
+
+gpu: $(READY)  ## on a machine with a CUDA GPU: the tests that need it, then the speed of kernels and sampling
+	$(PY) -m labs_lib.tools.gpu $(ARGS)
 
 data: $(READY)  ## generate the corpora again (the bytes must not change)
 	$(PY) -m labs_lib.tools.data $(ARGS)

@@ -45,8 +45,8 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _longest_notebooks_first(items)
     for item in items:
-        if item.get_closest_marker("gpu") and not _has_cuda():
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU and this machine has none"))
+        if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
+            item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("network") and os.environ.get("LABS_NETWORK") != "1":
             item.add_marker(pytest.mark.skip(reason="downloads something: set LABS_NETWORK=1 to run it"))
 
@@ -57,10 +57,13 @@ def _longest_notebooks_first(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
-def _has_cuda() -> bool:
+def _why_no_gpu() -> str | None:
     import torch
 
-    return torch.cuda.is_available()
+    if not torch.cuda.is_available():
+        return "needs a CUDA GPU and this machine has none"
+    # Set in tests/conftest.py: here the kernels are interpreted, and Triton cannot do both in one process.
+    return "runs with compiled kernels: make gpu" if os.environ.get("TRITON_INTERPRET") == "1" else None
 
 
 # --- nbval -------------------------------------------------------------------------------------------

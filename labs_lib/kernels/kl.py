@@ -7,6 +7,7 @@ softmax", arXiv:1805.02867, section 3), here extended to the KL and the entropy.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -49,7 +50,11 @@ def exact_kl_reference(policy_logits: torch.Tensor, reference_logits: torch.Tens
 
 
 def prefix_statistics(
-    policy_logits: torch.Tensor, reference_logits: torch.Tensor, ids: torch.Tensor, block: int
+    policy_logits: torch.Tensor,
+    reference_logits: torch.Tensor,
+    ids: torch.Tensor,
+    block: int,
+    use_triton: bool | None = None,
 ) -> PrefixStatistics:
     """Log-prob of ``ids``, exact KL(policy || reference) and entropy in one pass over blocks of V.
 
@@ -57,10 +62,15 @@ def prefix_statistics(
     FP32 (FP64 for FP64 logits). Gradients flow to the policy logits only; the reference is a constant, and a
     second derivative is refused. p = 0 contributes 0; p > 0 where q = 0 makes the KL +inf (its gradient is
     then not finite). Raises LabError for NaN, +inf, a row of only -inf, mismatched shapes, ids out of range.
+    ``use_triton`` forces ``kernels/triton_kl.py`` (whose blocks are its own) or torch; None: Triton on CUDA.
     """
     require_shape(reference_logits, policy_logits.shape, "reference_logits", "that of policy_logits")
     _require_block(block)
     require_ids(ids, policy_logits.shape[:-1], policy_logits.shape[-1])
+    if _chooses_triton(policy_logits, use_triton):
+        from labs_lib.kernels.triton_kl import FromLogits
+
+        return PrefixStatistics(*FromLogits.apply(policy_logits, reference_logits, ids))
     return PrefixStatistics(*_FromLogits.apply(policy_logits, reference_logits, ids, block))
 
 
@@ -71,6 +81,7 @@ def prefix_statistics_from_hidden(
     reference_unembedding: torch.Tensor,
     ids: torch.Tensor,
     block: int,
+    use_triton: bool | None = None,
 ) -> PrefixStatistics:
     """``prefix_statistics`` of logits = hidden @ unembedding.T, of which one block at a time exists.
 
@@ -85,6 +96,10 @@ def prefix_statistics_from_hidden(
     _require_block(block)
     require_ids(ids, hidden.shape[:-1], len(unembedding))
     inputs = (hidden, unembedding, reference_hidden, reference_unembedding, ids, block)
+    if _chooses_triton(hidden, use_triton):
+        from labs_lib.kernels.triton_kl import FromHidden
+
+        return PrefixStatistics(*FromHidden.apply(*inputs))
     return PrefixStatistics(*_FromHidden.apply(*inputs))
 
 
@@ -100,6 +115,22 @@ def sampled_kl_estimators(logprobs: torch.Tensor, reference_logprobs: torch.Tens
     require_shape(reference_logprobs, logprobs.shape, "reference_logprobs", "that of logprobs")
     d = logprobs - reference_logprobs
     return KLEstimates(k1=d, k2=d.square() / 2, k3=torch.expm1(-d) + d)
+
+
+@cache
+def _triton_compiles() -> bool:
+    """Whether Triton is installed and compiles: interpreted, as in the tests, it is slower than torch."""
+    try:
+        from triton import knobs
+    except ImportError:
+        return False
+    return not knobs.runtime.interpret
+
+
+def _chooses_triton(tensor: torch.Tensor, forced: bool | None) -> bool:
+    if forced is not None:
+        return forced
+    return tensor.is_cuda and tensor.dtype != torch.float64 and _triton_compiles()
 
 
 def _require_block(block: int) -> None:
@@ -165,19 +196,20 @@ def _absorb(run: _Running, start: int, z: torch.Tensor, y: torch.Tensor, ids: to
     chosen = torch.where(inside, z.gather(-1, index).squeeze(-1), run.chosen)
     impossible = z == -torch.inf
     m, n = torch.maximum(run.m, z.amax(dim=-1)), torch.maximum(run.n, y.amax(dim=-1))
+    # From here on in place wherever the values allow it: fresh memory for every term costs more than the term.
     z, y = z - m.unsqueeze(-1), y - n.unsqueeze(-1)
     weight = z.exp()
     gap = (z - y).masked_fill_(impossible, 0.0)  # 0 log 0 = 0, also where the reference is 0
-    z = z.masked_fill_(impossible, 0.0)
+    z.masked_fill_(impossible, 0.0)
     m_step, n_step = run.m - m, run.n - n
     shrink = m_step.exp()
     return _Running(
         m=m,
         n=n,
         s=shrink * run.s + weight.sum(dim=-1),
-        r=n_step.exp() * run.r + y.exp().sum(dim=-1),
-        t=shrink * (run.t + run.s * (m_step - n_step)) + (weight * gap).sum(dim=-1),
-        u=shrink * (run.u + run.s * m_step) + (weight * z).sum(dim=-1),
+        r=n_step.exp() * run.r + y.exp_().sum(dim=-1),
+        t=shrink * (run.t + run.s * (m_step - n_step)) + gap.mul_(weight).sum(dim=-1),
+        u=shrink * (run.u + run.s * m_step) + z.mul_(weight).sum(dim=-1),
         chosen=chosen,
     )
 
@@ -210,14 +242,15 @@ def _block_gradient(start, z, y, ids, normalisers, statistics, upstream) -> torc
     by_logprob, by_kl, by_entropy = upstream
     logp = (z - m).sub_(log_s)
     p = logp.exp()
-    gap = logp - (y - n).sub_(log_r)
+    gap = (y - n).sub_(log_r)
+    torch.sub(logp, gap, out=gap)
     # Entries with p = 0 have no gradient: their infinite logarithms must not turn 0 * inf into NaN.
-    logp = torch.nan_to_num(logp, nan=torch.nan, neginf=0.0)
-    gap = torch.nan_to_num(gap, nan=0.0, posinf=0.0, neginf=0.0)
+    logp.nan_to_num_(nan=torch.nan, neginf=0.0)
+    gap.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
     # A masked token (no upstream gradient) stays without gradient even where its KL is infinite.
     kl_term = torch.where(by_kl == 0, 0.0, by_kl * statistics.kl)
     constant = by_logprob + kl_term + by_entropy * statistics.entropy
-    slope = by_kl.unsqueeze(-1) * gap - by_entropy.unsqueeze(-1) * logp - constant.unsqueeze(-1)
+    slope = gap.mul_(by_kl.unsqueeze(-1)).sub_(logp.mul_(by_entropy.unsqueeze(-1))).sub_(constant.unsqueeze(-1))
     index, inside = _locate(ids, start, z.shape[-1])
     onehot_part = torch.where(inside, by_logprob, 0.0).unsqueeze(-1)
     return p.mul_(slope).scatter_add_(-1, index, onehot_part)
