@@ -9,6 +9,7 @@ BUDGET ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
+BENCH_READY := $(VENV)/.installed-bench
 # LABS selects labs by name or number (LABS="02 03"); ARGS goes to the tool as it is.
 LABS ?=
 ARGS ?=
@@ -63,7 +64,11 @@ studies: $(READY)  ## run the long studies again and record them in data/recorde
 rates: $(READY)  ## choose a profile's learning rates on validation data (ARGS="grpo": that one only)
 	$(PY) -m labs_lib.tools.rates --profile $(PROFILE) --budget $(BUDGET) $(ARGS)
 
-bench: $(READY)  ## time this project's way against the usual one, side by side (ARGS=bias: that one only)
+$(BENCH_READY): requirements-bench.txt $(READY)
+	@$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt --requirement $<
+	@touch $@
+
+bench: $(BENCH_READY)  ## time and memory against the usual tools, side by side (ARGS="grpo --profile tiny": only these)
 	$(PY) -m labs_lib.tools.bench $(ARGS)
 
 gpu: $(READY)  ## on a machine with a CUDA GPU: the tests that need it, then the speed of kernels and sampling

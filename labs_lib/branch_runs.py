@@ -27,6 +27,7 @@ COMMON_CODE = (
     "kernels/reductions.py",
     "kernels/surrogate.py",
     "kernels/triton_kl.py",
+    "models/attention.py",
     "models/base.py",
     "models/chat.py",
     "models/half_precision.py",

@@ -137,7 +137,8 @@ def generate(
         running = state.take(logits, position, draws)
         if not len(running.rows):
             break
-        cache.batch_select_indices(running.kept)
+        if len(running.kept) < len(logits):
+            cache.batch_select_indices(running.kept)
         out = policy.model(
             input_ids=running.tokens[:, None],
             attention_mask=state.attention,

@@ -63,6 +63,9 @@ def start(profile_name: str, seed: int | None = None, budget: float = 1.0) -> Pr
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if profile.pin_cpu:
         pin_cpu()
+    else:
+        # Large pages for large tensors: a gradient of hundreds of megabytes is new memory in every update.
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     import torch
 
     if profile.device == "cuda" and not torch.cuda.is_available():

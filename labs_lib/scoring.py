@@ -1,8 +1,9 @@
 """Scoring given answers: the hidden states from which every answer token's probability follows.
 
-Answers to one prompt share it: each prompt is read once, with autograd, its key-value cache is expanded over the
-group, and only the answers run: P(prompt) + P G (answer) tokens instead of P G (prompt + answer). The mathematics
-is that of the plain full-sequence forward, `answer_hidden_plain`, against which it is tested.
+Answers to one prompt share it: each prompt is read once, with autograd, and only the answers run beside it: P(prompt)
++ P G (answer) tokens instead of P G (prompt + answer). On the pinned profile the prompt's key-value cache is expanded
+over the group; elsewhere a prompt and its answers are one row, in which no answer sees another. The mathematics is that
+of the plain full-sequence forward, `answer_hidden_plain`, against which both are tested.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from labs_lib.errors import VerificationError
 from labs_lib.kernels.gae import last_active
 from labs_lib.kernels.kl import PrefixStatistics, prefix_statistics_from_hidden
 from labs_lib.kernels.logprobs import selected_logprobs
+from labs_lib.models.attention import groups_query_rows
 from labs_lib.models.roles import Scalar
 from labs_lib.models.unembedding import logits_of, unembedding
 from labs_lib.rollout import answer_place, left_pad
@@ -31,6 +33,8 @@ def answer_hidden(
         prompts: P lists of ids; A must be a multiple of P, answers in prompt-major order.
         ids: (A, T) int64, padded on the right.
     """
+    if groups_query_rows(policy):
+        return _one_row_per_prompt(policy, prompts, ids, pad_id)
     group_size = len(ids) // len(prompts)
     prompt_ids, attention, positions = left_pad(prompts, pad_id, ids.device)
     cache = DynamicCache(config=policy.config)
@@ -50,6 +54,35 @@ def answer_hidden(
         cache=cache,
     ).last_hidden_state
     return torch.cat([first, later], dim=1)
+
+
+def _one_row_per_prompt(
+    policy: PreTrainedModel, prompts: Sequence[Sequence[int]], ids: torch.Tensor, pad_id: int
+) -> torch.Tensor:
+    """`answer_hidden` in one pass over rows of a prompt and, side by side, its answers: no weight is read twice."""
+    group_size, steps = len(ids) // len(prompts), ids.shape[1] - 1
+    prompt_ids, attention, positions = left_pad(prompts, pad_id, ids.device)
+    later = positions[:, -1:] + torch.arange(1, steps + 1, device=ids.device)
+    hidden = policy.model(
+        input_ids=torch.cat([prompt_ids, ids[:, :-1].reshape(len(prompts), group_size * steps)], dim=1),
+        attention_mask=_visible(attention, group_size, steps, policy.dtype),
+        position_ids=torch.cat([positions, later.repeat(1, group_size)], dim=1),
+    ).last_hidden_state
+    width = prompt_ids.shape[1]
+    first = hidden[:, width - 1 : width].repeat_interleave(group_size, dim=0)  # (A, 1, H)
+    return torch.cat([first, hidden[:, width:].reshape(len(ids), steps, hidden.shape[-1])], dim=1)
+
+
+def _visible(attention: torch.Tensor, group_size: int, steps: int, dtype: torch.dtype) -> torch.Tensor:
+    """What each token of a prompt (P, S) and of its answers may see: 0, else the lowest number, (P, 1, N, N)."""
+    width, device = attention.shape[1], attention.device
+    answer = torch.arange(group_size, device=device).repeat_interleave(steps)
+    # A prompt token belongs to no answer, and every answer sees it.
+    answer = torch.cat([torch.full((width,), -1, device=device), answer])
+    shared = (answer[None] == -1) | (answer[None] == answer[:, None])
+    real = torch.nn.functional.pad(attention.bool(), (0, group_size * steps), value=True)
+    seen = shared.tril() & real[:, None]  # (P, N, N)
+    return torch.where(seen[:, None], 0.0, torch.finfo(dtype).min).to(dtype)
 
 
 def answer_hidden_plain(

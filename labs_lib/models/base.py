@@ -21,6 +21,7 @@ from transformers import (
 
 from labs_lib.config import Base, Profile
 from labs_lib.errors import BaseModelError
+from labs_lib.models.attention import register
 from labs_lib.models.fingerprint import unique_parameters
 from labs_lib.models.locations import WEIGHTS, base_folder
 from labs_lib.models.products import use_onednn_products
@@ -37,7 +38,7 @@ class LoadedBase:
 
 
 def load_base(profile: Profile, weak: bool = False) -> LoadedBase:
-    """Load a fresh copy of the profile's base: `eval()`, eager attention, every parameter trainable.
+    """Load a fresh copy of the profile's base: `eval()`, every parameter trainable.
 
     Dropout is off in generation and in updates; `eval()` does not stop autograd.
 
@@ -56,18 +57,18 @@ def load_folder(folder: Path, profile: Profile, sha256: str | None) -> LoadedBas
             f"{folder.name}/{WEIGHTS} has SHA-256 {digest[:12]}…, the profile expects "
             f"{sha256[:12]}…: fetch or rebuild the base, or correct base.sha256."
         )
-    # AutoTokenizer goes by the architecture: for our own tokenizer it would add Qwen's tokens, beyond the embedding.
-    loader = PreTrainedTokenizerFast if profile.base.source == "assets" else AutoTokenizer
+    # `eager` rounds as it did when the pinned profile's results were recorded.
+    attention = "eager" if profile.pin_cpu else register()
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, profile.dtype),
-            attn_implementation="eager",
+            attn_implementation=attention,
             local_files_only=True,
             ignore_mismatched_sizes=True,  # they are in the report
             output_loading_info=True,
         )
-        tokenizer = loader.from_pretrained(folder, local_files_only=True)
+        tokenizer = base_tokenizer(profile.base, folder)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise BaseModelError(f"{folder.name} cannot be read as a model: {' '.join(str(error).split())}.") from error
     check_base(model, profile.base)
@@ -76,6 +77,13 @@ def load_folder(folder: Path, profile: Profile, sha256: str | None) -> LoadedBas
     if profile.pin_cpu and model.dtype == torch.float32:
         use_onednn_products(model)
     return LoadedBase(model.to(profile.device).eval(), tokenizer, digest)
+
+
+def base_tokenizer(base: Base, folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in the base's `folder`."""
+    # AutoTokenizer goes by the architecture: for our own tokenizer it would add Qwen's tokens, beyond the embedding.
+    loader = PreTrainedTokenizerFast if base.source == "assets" else AutoTokenizer
+    return loader.from_pretrained(folder, local_files_only=True)
 
 
 def check_base(model: PreTrainedModel, base: Base) -> None:

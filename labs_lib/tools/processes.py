@@ -59,7 +59,7 @@ class WatchedProcess:
                 times = process.cpu_times()
                 self._cpu[process.pid, process.create_time()] = times.user + times.system
                 total += process.memory_info().rss
-                self.peak_rss_mb = max(self.peak_rss_mb, _high_water_mb(process.pid))
+                self.peak_rss_mb = max(self.peak_rss_mb, high_water_mb(process.pid))
         self.peak_rss_mb = max(self.peak_rss_mb, total / MEGABYTE)
 
     def stop(self) -> None:
@@ -83,7 +83,7 @@ class WatchedProcess:
             return []
 
 
-def _high_water_mb(pid: int) -> float:
+def high_water_mb(pid: int) -> float:
     """The largest memory a process ever had, which Linux keeps: a short peak falls between two samples."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")

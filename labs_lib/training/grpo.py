@@ -7,7 +7,7 @@ copy of the start. There is no value network.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,14 @@ from labs_lib.models.fingerprint import policy_fingerprint
 from labs_lib.models.roles import learned_tensors, load_learned
 from labs_lib.models.unembedding import logits_of
 from labs_lib.rollout import Rollout, answer_draws, generate
-from labs_lib.scoring import active_rows, answer_hidden, answer_logprobs, masked_hidden, score_against_reference
+from labs_lib.scoring import (
+    active_hidden,
+    active_rows,
+    answer_hidden,
+    answer_logprobs,
+    masked_hidden,
+    score_against_reference,
+)
 from labs_lib.seeding import generator_state, named_generator, restore_generator
 from labs_lib.tasks.stock_arithmetic.problem import Problem
 from labs_lib.tasks.stock_arithmetic.verifier import Verdict, verify
@@ -69,6 +76,8 @@ class Batch:
     texts: list[str]
     rewards: torch.Tensor  # (P, G), as paid (shuffled in the control)
     advantages: torch.Tensor  # (A,)
+    # (N, H), the sampling policy's states before the N active tokens, with their graph: good for one update.
+    hidden: torch.Tensor | None = None
 
     @property
     def prompt_ids(self) -> list[list[int]]:
@@ -78,7 +87,7 @@ class Batch:
 @torch.no_grad()
 def answers_score(policy: PreTrainedModel, batch: Batch, pad: int) -> torch.Tensor:
     """Log-probabilities (A, T) of the sampled answers under `policy` now, 0 off the mask; no gradient."""
-    return answer_logprobs(policy, batch.prompt_ids, batch.rollout.ids, batch.rollout.mask, pad)
+    return answer_logprobs(policy, batch.prompt_ids, batch.rollout.ids, batch.rollout.mask, pad, batch.hidden)
 
 
 class GrpoTrainer:
@@ -111,12 +120,15 @@ class GrpoTrainer:
         fingerprint = policy_fingerprint(self.policy)
         batch = self.sample()
         generated = time.perf_counter()
-        check = self.check_captured(batch)
+        read = self.read(batch)
+        check = self.check_captured(read)
         checked = time.perf_counter()
         reference_hidden = masked_hidden(
             self.reference, batch.prompt_ids, batch.rollout.ids, batch.rollout.mask, self.pad
         )
-        updates = [self.update(batch, reference_hidden) for _ in range(self.settings.grpo.updates_per_iteration)]
+        updates = [self.update(read, reference_hidden)]  # of the policy as it sampled: nothing is read twice
+        for _ in range(1, self.settings.grpo.updates_per_iteration):
+            updates.append(self.update(batch, reference_hidden))
         ended = time.perf_counter()
         self.step += 1
         self.history.append(self._evidence(batch, fingerprint, check, updates))
@@ -155,6 +167,13 @@ class GrpoTrainer:
         rewards = rewards.view(len(prompts), group_size).to(self.policy.device)
         advantages = group_advantages(rewards, self.settings.grpo.advantage_epsilon).flatten()
         return Batch(prompts, rollout, verdicts, texts, rewards, advantages)
+
+    def read(self, batch: Batch) -> Batch:
+        """The batch with the policy's `hidden`, for the check and the first update; as it is with micro-batches."""
+        if len(self._micro_batches(batch)) > 1:
+            return batch  # whose graphs must not exist all at once
+        rollout = batch.rollout
+        return replace(batch, hidden=active_hidden(self.policy, batch.prompt_ids, rollout.ids, rollout.mask, self.pad))
 
     def check_captured(self, batch: Batch) -> float:
         """Largest |recomputed - captured| log-probability in nats, before the first update.
@@ -210,6 +229,7 @@ class GrpoTrainer:
             mask,
             self.pad,
             self.settings.kl_block,
+            batch.hidden,
         )
         surrogate = clipped_surrogate(
             scores.logprobs,

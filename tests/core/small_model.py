@@ -40,20 +40,17 @@ def tokenizer():
 
 def small_model(seed: int = 0, **changes):
     """Random weights that are large enough for peaked distributions, and an EOS that is often sampled."""
+    shape = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48}
     config = Qwen2Config(
         vocab_size=len(tokenizer()),
-        hidden_size=32,
         num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=48,
         max_position_embeddings=128,
         tie_word_embeddings=True,
         initializer_range=0.3,
         pad_token_id=tokenizer().pad_token_id,
         bos_token_id=None,
         eos_token_id=tokenizer().eos_token_id,
-        **changes,
+        **(shape | changes),
     )
     torch.manual_seed(seed)
     model = Qwen2ForCausalLM(config).eval()
