@@ -1,0 +1,128 @@
+"""The recorded run of the series on a real model: what its labs measured, at which budget, at what cost.
+
+A run of hours is not repeated after every edit. Its record says which config, base and code made it, and it is shown
+as what it is: a measurement made once, beside what a lab measures itself.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from labs_lib.branch_runs import COMMON_CODE
+from labs_lib.checkpoint import code_fingerprint
+from labs_lib.config import Profile
+from labs_lib.errors import LabError
+from labs_lib.models.locations import WEIGHTS, base_folder
+from labs_lib.paths import DATA, ROOT, report_path
+from labs_lib.reduced import budget_note
+from labs_lib.storage import atomic_write_json, read_json, sha256_file
+
+RECORD = DATA / "recorded" / "real_runs.json"
+SHOWN = "smollm2-135m"
+# What belongs to the files of one machine.
+DROPPED = ("checkpoints", "state_sha256")
+
+
+def record_run(profile: Profile, cores: int) -> dict[str, Any]:
+    """Keep what `make run-all` of this profile reported, under the profile's file; returns it.
+
+    Args:
+        cores: how many the run had.
+
+    Raises:
+        LabError: there is no report, or a lab of it failed.
+    """
+    path = report_path(profile.name)
+    if not path.exists():
+        raise LabError(f"There is no report of {profile.name}: run it with `make run-all` first.")
+    report = read_json(path)
+    if failed := [lab["name"] for lab in report["labs"] if lab["status"] not in ("ok", "up to date")]:
+        raise LabError(f"{failed[0]} did not end well in the run of {profile.name}: a record needs every lab.")
+    branches = {
+        name: {key: value for key, value in entry.items() if key not in DROPPED}
+        for name, entry in report["branches"].items()
+    }
+    run = {
+        "profile": profile.file,
+        "budget": profile.protocol_share,
+        "cores": cores,
+        "config": profile.fingerprint(),
+        "base": sha256_file(base_folder(profile) / WEIGHTS),
+        "code": code_fingerprint([ROOT / "labs_lib" / name for name in COMMON_CODE], ROOT / "labs_lib"),
+        "labs": report["labs"],
+        "branches": branches,
+    }
+    atomic_write_json(RECORD, _all() | {profile.file: run})
+    return run
+
+
+def load_run(name: str = SHOWN) -> dict[str, Any]:
+    """The recorded run of a profile's file.
+
+    Raises:
+        LabError: none is recorded.
+    """
+    if name not in (runs := _all()):
+        raise LabError(f"No run of {name} is recorded: run `make run-all PROFILE={name}`, then `make record`.")
+    return runs[name]
+
+
+def _all() -> dict[str, Any]:
+    return read_json(RECORD) if RECORD.exists() else {}
+
+
+def describe_run(run: dict[str, Any]) -> str:
+    """Model, budget, machine and minutes in one line."""
+    minutes = sum(lab["seconds"] for lab in run["labs"]) / 60
+    budget = budget_note(run["budget"]) or "The whole budget."
+    return f"{run['profile']}, recorded once: {run['cores']} cores, {minutes:.0f} minutes for all labs. {budget}"
+
+
+STOCK_COLUMNS = ("greedy", "sampled", "valid JSON", "mean tokens", "mixed groups in training", "training, minutes")
+
+
+def stock_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
+    """A row for each policy of lab 03 under `STOCK_COLUMNS`, after its name."""
+    rows = []
+    for name in names:
+        entry = run["branches"][name]
+        greedy, sampled = (entry["accuracy"][kind]["ALL"] for kind in ("greedy", "sampled"))
+        quality, mixed = entry["quality"], entry["mixed_groups"]
+        rows.append(
+            [
+                name,
+                f"{greedy['correct']}/{greedy['n']} [{100 * greedy['low']:.1f}, {100 * greedy['high']:.1f}] %",
+                f"{sampled['correct']}/{sampled['n']} [{100 * sampled['low']:.1f}, {100 * sampled['high']:.1f}] %",
+                f"{quality['sampled']['valid_json']}/{quality['sampled']['n']}",
+                f"{quality['greedy']['mean_tokens']:.2f}",
+                "none sampled" if mixed is None else f"{100 * mixed:.0f} %",
+                f"{entry['seconds']['total'] / 60:.1f}",
+            ]
+        )
+    return rows
+
+
+OFFICE_COLUMNS = ("rubric success", "recognised", "unjustified certainty", "predicted reward", "training, minutes")
+
+
+def office_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
+    """A row for each actor of labs 04 and 05 under `OFFICE_COLUMNS`, after its name: greedy answers to test prompts."""
+    rows = []
+    for name in names:
+        entry = run["branches"][name]
+        rates = [entry[key] for key in ("rubric_success", "recognised_share", "unjustified_certainty")]
+        reward = entry["mean_predicted_reward"]["judge"]
+        shown = [f"{reward['value']:.2f} [{reward['low']:.2f}, {reward['high']:.2f}]"]
+        rows.append([name, *map(_rate, rates), *shown, f"{entry['seconds']['total'] / 60:.1f}"])
+    return rows
+
+
+def judge_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
+    """A row for each judge: its name, accuracy on the test pairs, and minutes of training."""
+    entries = [(name, run["branches"][name]) for name in names]
+    return [[name, _rate(e["accuracy"]["test"]), f"{e['seconds']['total'] / 60:.1f}"] for name, e in entries]
+
+
+def _rate(entry: dict[str, Any]) -> str:
+    if not entry["n"]:
+        return "0/0"
+    return f"{entry['count']}/{entry['n']} [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}] %"

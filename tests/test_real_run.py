@@ -1,0 +1,88 @@
+"""The recorded run of a real model: kept whole or not at all, and shown with its budget and its costs."""
+
+import json
+
+import pytest
+
+from labs_lib import real_run
+from labs_lib.config import load_profile
+from labs_lib.errors import LabError
+from labs_lib.paths import OUTPUTS_VARIABLE
+from labs_lib.reduced import reduced
+
+PROFILE = reduced(load_profile("tiny"), 0.25)
+
+
+def rate(count, n):
+    return {"count": count, "n": n} | ({"value": count / n, "low": 0.125, "high": 0.5} if n else {})
+
+
+STOCK = {
+    "updates": 10,
+    "accuracy": {
+        "greedy": {"ALL": {"correct": 3, "n": 50, "low": 0.01, "high": 0.2}},
+        "sampled": {"ALL": {"correct": 9, "n": 200, "low": 0.02, "high": 0.1}},
+    },
+    "quality": {"greedy": {"mean_tokens": 8.125, "n": 50}, "sampled": {"valid_json": 190, "n": 200}},
+    "mixed_groups": 0.25,
+    "seconds": {"total": 90.0},
+    "state_sha256": {"continuous": "a"},
+    "checkpoints": {"continuous": "branches/grpo"},
+}
+ACTOR = {
+    "task": "office-help",
+    "rubric_success": rate(20, 45),
+    "recognised_share": rate(40, 45),
+    "unjustified_certainty": rate(0, 0),
+    "mean_predicted_reward": {"judge": {"value": 1.5, "low": 1.25, "high": 1.75}},
+    "seconds": {"total": 30.0},
+}
+JUDGE = {"task": "office-help", "accuracy": {"test": rate(30, 45)}, "seconds": {"total": 120.0}}
+LABS = [
+    {"name": "03_grpo_training", "status": "ok", "seconds": 600.0},
+    {"name": "x", "status": "up to date", "seconds": 60},
+]
+
+
+@pytest.fixture
+def reported(tmp_path, monkeypatch):
+    """A function that writes a run's report; the record goes to a folder of the test."""
+    monkeypatch.setenv(OUTPUTS_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(real_run, "RECORD", tmp_path / "real_runs.json")
+
+    def write(labs=LABS):
+        branches = {"warmstart": STOCK | {"mixed_groups": None}, "grpo": STOCK, "ppo": ACTOR, "judge": JUDGE}
+        (tmp_path / PROFILE.name).mkdir(exist_ok=True)
+        (tmp_path / PROFILE.name / "report.json").write_text(json.dumps({"labs": labs, "branches": branches}))
+
+    return write
+
+
+def test_a_run_is_recorded_with_what_made_it_and_shown_with_its_costs(reported):
+    reported()
+    run = real_run.record_run(PROFILE, cores=2)
+    assert real_run.load_run("tiny") == run
+    assert (run["budget"], run["config"]) == (0.25, PROFILE.fingerprint())
+    assert not any(key in entry for entry in run["branches"].values() for key in real_run.DROPPED)
+    assert real_run.describe_run(run) == (
+        "tiny, recorded once: 2 cores, 11 minutes for all labs. Reduced budget: 25 % of the protocol's counts."
+    )
+    assert real_run.stock_rows(run, ["warmstart", "grpo"]) == [
+        ["warmstart", "3/50 [1.0, 20.0] %", "9/200 [2.0, 10.0] %", "190/200", "8.12", "none sampled", "1.5"],
+        ["grpo", "3/50 [1.0, 20.0] %", "9/200 [2.0, 10.0] %", "190/200", "8.12", "25 %", "1.5"],
+    ]
+    row = ["ppo", "20/45 [12.5, 50.0] %", "40/45 [12.5, 50.0] %", "0/0", "1.50 [1.25, 1.75]", "0.5"]
+    assert real_run.office_rows(run, ["ppo"]) == [row] and len(row) == len(real_run.OFFICE_COLUMNS) + 1
+    assert real_run.judge_rows(run, ["judge"]) == [["judge", "30/45 [12.5, 50.0] %", "2.0"]]
+    reported([*LABS, {"name": "later", "status": "ok", "seconds": 1}])
+    assert len(real_run.record_run(PROFILE, cores=2)["labs"]) == 3  # a later run replaces it
+
+
+def test_no_record_without_a_report_or_of_a_run_that_failed(reported):
+    with pytest.raises(LabError, match=r"no report of tiny-budget-0\.25"):
+        real_run.record_run(PROFILE, cores=2)
+    reported([*LABS, {"name": "05_ppo_gae", "status": "FAILED", "seconds": 1}])
+    with pytest.raises(LabError, match="05_ppo_gae did not end well"):
+        real_run.record_run(PROFILE, cores=2)
+    with pytest.raises(LabError, match="No run of tiny is recorded: run `make run-all PROFILE=tiny`"):
+        real_run.load_run("tiny")
