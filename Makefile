@@ -17,7 +17,7 @@ ARGS ?=
 WORKERS ?= auto
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup run-all test lab refresh check report audit studies bench gpu data tiny-base model clean
+.PHONY: help setup run-all test lab refresh check report audit studies rates bench gpu data tiny-base model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ audit: $(READY)  ## recompute everything from the raw evidence, in plain Python
 
 studies: $(READY)  ## run the long studies again and record them in data/recorded
 	$(PY) -m labs_lib.tools.studies --profile $(PROFILE) $(ARGS)
+
+rates: $(READY)  ## choose a profile's learning rates on validation data (ARGS="grpo": that one only)
+	$(PY) -m labs_lib.tools.rates --profile $(PROFILE) --budget $(BUDGET) $(ARGS)
 
 $(BENCH_READY): requirements-bench.txt $(READY)
 	@$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt --requirement $<

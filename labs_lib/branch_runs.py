@@ -11,7 +11,7 @@ from typing import IO, Any, Protocol
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from labs_lib.checkpoint import Checkpoint, code_fingerprint, remove_checkpoints, save_model_weights
+from labs_lib.checkpoint import Checkpoint, code_fingerprint, remove_checkpoints, save_model_weights, weights_metadata
 from labs_lib.config import Profile
 from labs_lib.paths import ROOT, outputs_root
 from labs_lib.progress import rewrite_line
@@ -139,10 +139,24 @@ def export_weights(
     fingerprint: str,
     ends: dict[str, Checkpoint],
 ) -> TrainedBranch:
-    """Write the final weights of a branch, named by their fingerprint."""
-    weights = weights_file(profile, branch.name)
-    save_model_weights(weights, tensors, {"branch": branch.name, "fingerprint": fingerprint})
+    """Write the final weights of a branch, named by their fingerprint and by the state that they are of."""
+    weights, state = weights_file(profile, branch.name), ends[CONTINUOUS].state_sha256
+    save_model_weights(weights, tensors, {"branch": branch.name, "fingerprint": fingerprint, "state": state})
     return TrainedBranch(branch, ends, weights, fingerprint)
+
+
+def exported(profile: Profile, branch: NamedBranch, ends: dict[str, Checkpoint]) -> TrainedBranch | None:
+    """The branch with the weights that were exported from this very final state, if they were.
+
+    What the file says of itself is believed here; whoever loads the weights holds them to the fingerprint.
+    """
+    weights = weights_file(profile, branch.name)
+    if not weights.is_file():
+        return None
+    said = weights_metadata(weights)
+    if (said.get("branch"), said.get("state")) != (branch.name, ends[CONTINUOUS].state_sha256):
+        return None
+    return TrainedBranch(branch, ends, weights, said["fingerprint"])
 
 
 def run_identity(

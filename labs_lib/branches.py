@@ -5,6 +5,7 @@ any lab can be opened first. While a policy is trained, held-out files cannot be
 """
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -14,6 +15,7 @@ from labs_lib.branch_runs import (
     TrainedBranch,
     discard,
     export_weights,
+    exported,
     one_at_a_time,
     run_identity,
     run_modes,
@@ -175,7 +177,9 @@ def train_branch(profile: Profile, branch: Branch, fresh: bool = False, show_com
             discard(profile, branch.name)
         start = source.load()
         identity = branch_identity(profile, branch, start)
-        ends = run_modes(profile, branch, _preparation(profile, branch, source, start, identity), show_complete)
+        ends = run_modes(profile, branch, _preparation(profile, branch, source, identity), show_complete)
+        if kept := exported(profile, branch, ends):
+            return kept
         load_untied(start.model, tensors_of_role(ends[CONTINUOUS].tensors, "policy"))
         fingerprint = policy_fingerprint(start.model)
         return export_weights(profile, branch, untied_state_dict(start.model), fingerprint, ends)
@@ -194,32 +198,36 @@ def branch_identity(profile: Profile, branch: Branch, start: LoadedBase) -> dict
     return identity | {"start": policy_fingerprint(start.model)}
 
 
-def _preparation(
-    profile: Profile, branch: Branch, source: PolicySource, start: LoadedBase, identity: dict[str, str]
-) -> Preparation:
-    warm, rest = split_training(load_split("train", labels=True))
+def _preparation(profile: Profile, branch: Branch, source: PolicySource, identity: dict[str, str]) -> Preparation:
+    make = partial(branch_trainer, profile, branch, source)
     if branch.kind == "grpo":
-        prompts = [RolloutPrompt(e.id, prompt_ids(profile, start.tokenizer, e), e.problem) for e in rest]
         every = profile.grpo.checkpoint_every
         plan = RunPlan(branch.grpo.iterations, lambda step: step % every == 0, identity, branch.name)
-        return Preparation(plan, branch.grpo.interrupt_at, lambda: _grpo_trainer(profile, branch, source, prompts))
+        return Preparation(plan, branch.grpo.interrupt_at, make)
     settings = getattr(profile, branch.kind)
-    examples = evenly(warm if branch.kind == "warmstart" else rest, settings.examples)
-    batches = -(-len(examples) // settings.batch_size)
+    batches = settings.updates // settings.epochs
     plan = RunPlan(settings.updates, lambda step: step % batches == 0, identity, branch.name)
-    return Preparation(plan, batches, lambda: _supervised_trainer(profile, branch, source, examples))
+    return Preparation(plan, batches, make)
+
+
+def branch_trainer(profile: Profile, branch: Branch, source: PolicySource) -> SupervisedTrainer | GrpoTrainer:
+    """A trainer of `branch` that has not begun, on fresh copies of its start."""
+    warm, rest = split_training(load_split("train", labels=True))
+    if branch.kind == "grpo":
+        return _grpo_trainer(profile, branch, source, rest)
+    return _supervised_trainer(profile, branch, source, warm if branch.kind == "warmstart" else rest)
 
 
 def _supervised_trainer(
     profile: Profile, branch: Branch, source: PolicySource, examples: list[Example]
 ) -> SupervisedTrainer:
-    start = source.load()
+    start, settings = source.load(), getattr(profile, branch.kind)
     validation = held_out(profile, load_split("validation", labels=True), lambda example: example.id)
     return SupervisedTrainer(
         start.model,
-        supervised_examples(profile, start.tokenizer, examples),
+        supervised_examples(profile, start.tokenizer, evenly(examples, settings.examples)),
         supervised_examples(profile, start.tokenizer, validation),
-        getattr(profile, branch.kind),
+        settings,
         profile.optimizer,
         profile.seed if branch.seed is None else branch.seed,
         branch.kind,
@@ -227,8 +235,9 @@ def _supervised_trainer(
     )
 
 
-def _grpo_trainer(profile: Profile, branch: Branch, source: PolicySource, prompts: list[RolloutPrompt]) -> GrpoTrainer:
+def _grpo_trainer(profile: Profile, branch: Branch, source: PolicySource, examples: list[Example]) -> GrpoTrainer:
     start, reference = source.load(), source.load()
+    prompts = [RolloutPrompt(e.id, prompt_ids(profile, start.tokenizer, e), e.problem) for e in examples]
     settings = GrpoSettings(
         branch.grpo,
         profile.optimizer,

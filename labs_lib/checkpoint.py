@@ -13,24 +13,23 @@ first renamed back to an unfinished name: a process killed at any moment leaves 
 One process writes to a root at a time.
 """
 
-import gzip
-import json
+import hashlib
 import os
 import re
 import shutil
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
-from isal import igzip
+from isal import igzip, isal_zlib
 
 from labs_lib import storage
 from labs_lib.errors import CheckpointError, EvidenceExistsError, IdentityError, StorageError
+from labs_lib.tensor_files import pieces, read_tensors, tensor_view
 
 FORMAT = "labs-checkpoint-v1"
 TENSORS, RECORD, DURATIONS, MANIFEST = (
@@ -46,11 +45,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint; `tensors` are on the CPU, `record` and `durations` are plain JSON values."""
+    """A verified checkpoint; `record` and `durations` are plain JSON values."""
 
     path: Path
     step: int
-    tensors: dict[str, torch.Tensor]
     record: dict[str, Any]
     durations: dict[str, Any]
     manifest: dict[str, Any]
@@ -60,13 +58,16 @@ class Checkpoint:
         """The hash of tensors and record; two runs are in the same state when these are equal."""
         return self.manifest["state_sha256"]
 
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Its tensors on the CPU, read and verified anew each time: several states of a real model fill no memory.
+
+        Raises CheckpointError naming a tensor that is not the manifest's.
+        """
+        return _read_tensors(self.path / TENSORS, self.manifest)
+
 
 # --- Hashes ----------------------------------------------------------------------------------------
-
-
-def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """The elements of `tensor` in row-major order as they lie in memory, whatever its device or strides."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def describe_tensors(tensors: Tensors) -> dict[str, dict[str, Any]]:
@@ -75,7 +76,7 @@ def describe_tensors(tensors: Tensors) -> dict[str, dict[str, Any]]:
         name: {
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "shape": list(tensor.shape),
-            "sha256": storage.sha256_bytes(tensor_bytes(tensor)),
+            "sha256": storage.sha256_bytes(tensor_view(tensor)),
         }
         for name, tensor in tensors.items()
     }
@@ -170,8 +171,7 @@ def _write_parts(
     identity: Mapping[str, str],
     durations: Mapping[str, Any],
 ) -> None:
-    raw = _safetensors_bytes(tensors)
-    files = {TENSORS: _write_gzip(folder / TENSORS, raw)}
+    files = {TENSORS: _write_packed(folder / TENSORS, tensors)}
     for name, value in ((RECORD, record), (DURATIONS, durations)):
         data = storage.canonical_json(value) + b"\n"
         storage.write_synced(folder / name, data)
@@ -190,40 +190,24 @@ def _write_parts(
     storage.write_synced(folder / MANIFEST, storage.canonical_json(manifest) + b"\n")
 
 
-def _write_gzip(path: Path, raw: bytes) -> dict[str, Any]:
+def _write_packed(path: Path, tensors: Tensors) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
     with open(path, "wb") as file:
         # No name and no time in the header: the same state gives the same bytes. ISA-L writes the same format about
         # fifteen times as fast as zlib, which matters for a state of 1.6 GB; anything that reads gzip reads it.
         with igzip.IGzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0) as packed:
-            packed.write(raw)
+            for piece in pieces(tensors):
+                packed.write(piece)
+                digest.update(piece)
+                size += len(piece)
         file.flush()
         os.fsync(file.fileno())
     return {
         "bytes": path.stat().st_size,
         "sha256": storage.sha256_file(path),
-        "raw_bytes": len(raw),
-        "raw_sha256": storage.sha256_bytes(raw),
+        "raw_bytes": size,
+        "raw_sha256": digest.hexdigest(),
     }
-
-
-def _safetensors_bytes(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
-    try:
-        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        data = safetensors.torch.save(contiguous)
-    except (RuntimeError, ValueError) as error:
-        raise CheckpointError(
-            f"These tensors cannot be stored once each; pass them through untied_state_dict: {error}"
-        ) from error
-    return data if metadata is None else _with_metadata(data, metadata)
-
-
-def _with_metadata(data: bytes, metadata: Mapping[str, str]) -> bytes:
-    """Put `metadata` into a safetensors header; the library itself writes several keys in random order."""
-    size = int.from_bytes(data[:8], "little")
-    header = {"__metadata__": dict(sorted(metadata.items())), **json.loads(data[8 : 8 + size])}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 # --- Folders ---------------------------------------------------------------------------------------
@@ -270,6 +254,8 @@ def _sweep(root: Path) -> None:
 def load_checkpoint(path: Path | str, identity: Mapping[str, str] | None = None) -> Checkpoint:
     """Read and verify one checkpoint folder; with `identity`, refuse one made by something else.
 
+    The files are held to their hashes; what the packed one holds is unpacked when `tensors` is asked for.
+
     Raises CheckpointError naming the file or tensor that is missing, changed or unexpected, and
     IdentityError naming each identity key that differs, with both values.
     """
@@ -285,10 +271,9 @@ def load_checkpoint(path: Path | str, identity: Mapping[str, str] | None = None)
         if storage.sha256_file(path / name) != entry["sha256"]:
             raise CheckpointError(f"{path / name} is damaged: its SHA-256 is not the manifest's. {_REMEDY}")
     record, durations = storage.read_json(path / RECORD), storage.read_json(path / DURATIONS)
-    tensors = _read_tensors(path / TENSORS, manifest)
     if _state_hash(manifest["tensors"], record) != manifest["state_sha256"]:
         raise CheckpointError(f"{path / RECORD} does not belong to the state that {MANIFEST} names. {_REMEDY}")
-    return Checkpoint(path, manifest["step"], tensors, record, durations, manifest)
+    return Checkpoint(path, manifest["step"], record, durations, manifest)
 
 
 _REMEDY = "Resume from an earlier step, or pass fresh to start again."
@@ -334,8 +319,9 @@ def _short(value: str | None) -> str:
 
 def _read_tensors(path: Path, manifest: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     try:
-        tensors = safetensors.torch.load(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, zlib.error, safetensors.SafetensorError) as error:
+        with igzip.open(path) as file:
+            tensors = read_tensors(file)
+    except (OSError, EOFError, isal_zlib.error, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}. {_REMEDY}") from error
     check_tensors(tensors, manifest["tensors"], str(path))
     return tensors
@@ -418,19 +404,30 @@ def save_model_weights(
     replaced only with `fresh`, else EvidenceExistsError.
     """
     path = Path(path)
-    data = _safetensors_bytes(tensors, {"format": "pt", **(metadata or {})})
-    digest = storage.sha256_bytes(data)
+    parts = list(pieces(tensors, {"format": "pt", **(metadata or {})}))
+    digest = storage.sha256_bytes(*parts)
     if path.exists() and not fresh and storage.sha256_file(path) != digest:
         raise EvidenceExistsError(f"{path} holds other weights already: resume, or pass fresh to replace it.")
-    storage.atomic_write_bytes(path, data)
+    storage.atomic_write_bytes(path, *parts)
     return digest
 
 
 def load_model_weights(path: Path | str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Read tensors (on the CPU) and metadata from `save_model_weights`; CheckpointError if unreadable."""
+    with _opened_weights(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+
+
+def weights_metadata(path: Path | str) -> dict[str, str]:
+    """What a file of `save_model_weights` says of itself, without its tensors; CheckpointError if unreadable."""
+    with _opened_weights(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _opened_weights(path: Path | str) -> Iterator[Any]:
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
+            yield file
     except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"The weights {path} cannot be read: {error}.") from error
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}. Train or fetch it again.") from error

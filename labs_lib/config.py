@@ -323,6 +323,8 @@ def _check_protocol(profile: Profile) -> None:
         raise ConfigError(f"base.location must pin the wheel as name==version, got {base.location!r}.")
     if base.source == "hub" and base.revision is None:
         raise ConfigError("base.revision must name the hub commit, so that the base cannot change.")
+    if base.source != "assets" and base.weak_location is not None:
+        raise ConfigError("base.weak_location must be null: only the base that is built here has an early checkpoint.")
 
 
 # --- The generic check -----------------------------------------------------------------------------

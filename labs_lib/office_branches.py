@@ -6,6 +6,7 @@ finds it trained already. While it trains, test pairs, probes and inference outp
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
@@ -14,6 +15,7 @@ from labs_lib.branch_runs import (
     TrainedBranch,
     discard,
     export_weights,
+    exported,
     one_at_a_time,
     run_identity,
     run_modes,
@@ -264,6 +266,8 @@ def train_office(
         start = source.actor()
         identity = office_identity(profile, branch, start, source, reward)
         ends = run_modes(profile, branch, _preparation(profile, branch, source, reward, identity), show_complete)
+        if kept := exported(profile, branch, ends):
+            return kept
         learned = tensors_of_role(ends[CONTINUOUS].tensors, RESULTS[branch.kind])
         result = start.model if branch.kind != JUDGE else fresh_judge(profile, branch.seed)[0]
         load_learned(result, learned)
@@ -294,14 +298,24 @@ def _preparation(
     profile: Profile, branch: OfficeBranch, source: RoleSource, reward: RoleSource | None, identity: dict[str, str]
 ) -> Preparation:
     """Plan and trainer of one branch; epochs end where a supervised run may be interrupted."""
+    make = partial(office_trainer, profile, branch, source, reward)
     if branch.kind == PPO:
         ppo = profile.office.ppo
         plan = RunPlan(ppo.iterations, lambda step: step % ppo.checkpoint_every == 0, identity, branch.name)
-        return Preparation(plan, ppo.interrupt_at, lambda: _ppo_trainer(profile, branch, source, reward))
+        return Preparation(plan, ppo.interrupt_at, make)
     settings = _settings(profile, branch)
     batches = settings.updates // settings.epochs
     plan = RunPlan(settings.updates, lambda step: step % batches == 0, identity, branch.name)
-    return Preparation(plan, batches, lambda: _epoch_trainer(profile, branch, source, settings))
+    return Preparation(plan, batches, make)
+
+
+def office_trainer(
+    profile: Profile, branch: OfficeBranch, source: RoleSource, reward: RoleSource | None
+) -> EpochTrainer | PpoTrainer:
+    """A trainer of `branch` that has not begun, every role a fresh copy; `reward` pays PPO unless the rubric does."""
+    if branch.kind == PPO:
+        return _ppo_trainer(profile, branch, source, reward)
+    return _epoch_trainer(profile, branch, source, _settings(profile, branch))
 
 
 def _settings(profile: Profile, branch: OfficeBranch) -> Supervised:

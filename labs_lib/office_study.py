@@ -15,7 +15,7 @@ from labs_lib.branch_runs import COMMON_CODE, TrainedBranch
 from labs_lib.checkpoint import code_fingerprint
 from labs_lib.config import Profile
 from labs_lib.errors import LabError
-from labs_lib.models.base import WEIGHTS, base_folder
+from labs_lib.models.locations import WEIGHTS, base_folder
 from labs_lib.office_branches import (
     BIASES,
     JUDGE,
@@ -174,7 +174,7 @@ def office_study_identity(profile: Profile) -> dict[str, str]:
         "config": profile.fingerprint(without=OWN_SECTIONS),
         "data": sha256_file(DATA_FOLDER / MANIFEST),
         "code": code_fingerprint([package / name for name in modules], package),
-        "base": sha256_file(base_folder(profile.base) / WEIGHTS),
+        "base": sha256_file(base_folder(profile) / WEIGHTS),
     }
 
 

@@ -40,10 +40,11 @@ def disk_full(path: Path) -> StorageError:
     )
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, *pieces: bytes | memoryview) -> None:
     """Write a file and force it to the disk; not atomic by itself, for use inside an unfinished name."""
     with open(path, "wb") as file:
-        file.write(data)
+        for piece in pieces:
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
 
@@ -57,8 +58,8 @@ def fsync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def atomic_write_bytes(path: Path | str, data: bytes) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+def atomic_write_bytes(path: Path | str, *pieces: bytes | memoryview) -> None:
+    """Write `pieces`, one after the other, to `path` so that a reader sees the old file or the new one, never a part.
 
     Creates missing parent folders. Raises StorageError when the file system refuses (disk full, no
     permission); then the old file is intact and no temporary file is left.
@@ -68,7 +69,7 @@ def atomic_write_bytes(path: Path | str, data: bytes) -> None:
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            write_synced(partial, data)
+            write_synced(partial, *pieces)
             os.replace(partial, path)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -137,9 +138,12 @@ def _read_bytes(path: Path) -> bytes:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def sha256_bytes(data: bytes) -> str:
-    """SHA-256 of `data`, 64 lower-case hexadecimal digits."""
-    return hashlib.sha256(data).hexdigest()
+def sha256_bytes(*pieces: bytes | memoryview) -> str:
+    """SHA-256 of `pieces`, one after the other: 64 lower-case hexadecimal digits."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def sha256_file(path: Path | str) -> str:

@@ -15,7 +15,7 @@ from labs_lib.config import Profile
 from labs_lib.errors import LabError
 from labs_lib.evaluation import ALL, GREEDY, SAMPLED, in_population, mixed_groups, populations
 from labs_lib.evidence import EVALUATION_CODE, branch_counts, evaluate_trained
-from labs_lib.models.base import WEIGHTS, base_folder
+from labs_lib.models.locations import WEIGHTS, base_folder
 from labs_lib.paths import DATA, ROOT
 from labs_lib.recorded import REFRESH_STUDIES, StudyFile
 from labs_lib.statistics import Interval, mean_over_seeds
@@ -101,10 +101,10 @@ def study_identity(profile: Profile) -> dict[str, str]:
         "config": profile.fingerprint(without=OTHER_SECTIONS),
         "data": sha256_file(DATA_FOLDER / MANIFEST),
         "code": code_fingerprint([package / name for name in modules], package),
-        "base": sha256_file(base_folder(profile.base) / WEIGHTS),
+        "base": sha256_file(base_folder(profile) / WEIGHTS),
     }
     if profile.base.weak_location is not None:
-        identity["base-weak"] = sha256_file(base_folder(profile.base, weak=True) / WEIGHTS)
+        identity["base-weak"] = sha256_file(base_folder(profile, weak=True) / WEIGHTS)
     return identity
 
 

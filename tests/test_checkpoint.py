@@ -24,6 +24,7 @@ from labs_lib.errors import (
     LabError,
     StorageError,
 )
+from labs_lib.tensor_files import tensor_view
 
 IDENTITY = {"base": "b" * 64, "code": "c" * 64, "config": "a" * 64, "data": "d" * 64}
 
@@ -77,7 +78,7 @@ def test_every_tensor_comes_back_bit_for_bit(tmp_path_factory, tensors):
     for name, tensor in tensors.items():
         back = loaded.tensors[name]
         assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
-        assert checkpoint.tensor_bytes(back) == checkpoint.tensor_bytes(tensor)
+        assert tensor_view(back) == tensor_view(tensor)
 
 
 def test_a_checkpoint_holds_record_durations_and_sizes(tmp_path):
@@ -120,7 +121,7 @@ OTHER_STATES = {
 
 def _hash_of_bytes(tensors, record):
     """Mutant: names, dtypes and shapes are left out."""
-    return storage.sha256_bytes(b"".join(map(checkpoint.tensor_bytes, tensors.values()))) + str(record)
+    return storage.sha256_bytes(b"".join(map(tensor_view, tensors.values()))) + str(record)
 
 
 def _tells_apart(hash_state):
@@ -356,10 +357,15 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
 
 
 def _forge(path, change):
-    """Rewrite the manifest consistently after `change`, as a faulty writer would."""
+    """Rewrite the manifest consistently after `change` of a tensor's entry, as a faulty writer would."""
     manifest = json.loads((path / checkpoint.MANIFEST).read_bytes())
+    record = json.loads((path / checkpoint.RECORD).read_bytes())
     del manifest["manifest_sha256"]
+    manifest["state_sha256"] = "of the change"
     change(manifest)
+    if manifest["state_sha256"] == "of the change":
+        described = {"tensors": manifest["tensors"], "record": record}
+        manifest["state_sha256"] = storage.sha256_bytes(storage.canonical_json(described))
     manifest["manifest_sha256"] = storage.sha256_bytes(storage.canonical_json(manifest))
     storage.atomic_write_json(path / checkpoint.MANIFEST, manifest)
 
@@ -390,7 +396,7 @@ def test_names_shapes_dtypes_and_hashes_are_checked_strictly(tmp_path, what):
     path = _save(tmp_path, 40)
     _forge(path, change)
     with pytest.raises(CheckpointError, match=sentence):
-        checkpoint.load_checkpoint(path)
+        _ = checkpoint.load_checkpoint(path).tensors
 
 
 # --- Identity --------------------------------------------------------------------------------------

