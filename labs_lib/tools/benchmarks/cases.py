@@ -29,8 +29,8 @@ class RolloutCase:
 
     def __str__(self) -> str:
         return (
-            f"{self.profile}, {self.prompts} prompts x {self.group_size} answers of {self.answer_tokens} tokens, "
-            f"{self.threads} thread{'s' * (self.threads > 1)}"
+            f"{self.profile}, {self.prompts} prompts x {_counted(self.group_size, 'answer')} of "
+            f"{self.answer_tokens} tokens, {_counted(self.threads, 'thread')}"
         )
 
 
@@ -42,6 +42,10 @@ class GrpoCase(RolloutCase):
     kl_weight: float = 0.02
     clip: float = 0.2
     checkpointing: bool = False  # the usual way only
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number > 1)}"
 
 
 def problems(count: int) -> list[Example]:
