@@ -17,7 +17,7 @@ from typing import Any
 
 from labs_lib.errors import LabError
 from labs_lib.paths import ROOT
-from labs_lib.runtime import CPU_PINS
+from labs_lib.runtime import CPU_PINS, LARGE_PAGES
 from labs_lib.tools.benchmarks.measuring import Measured
 from labs_lib.tools.processes import high_water_mb
 
@@ -62,6 +62,7 @@ class Contender:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed in __exit__
         # The pins of a pinned profile are this project's: the usual way runs without them.
         environment = {key: value for key, value in os.environ.items() if key not in CPU_PINS}
+        environment |= LARGE_PAGES  # for every way: whose idea they were is not what is measured
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(options)],
             stdin=subprocess.PIPE,
