@@ -59,7 +59,7 @@ def test_an_unknown_branch_is_refused_before_anything_starts(begun, monkeypatch,
 def test_the_command_carries_profile_seed_and_names(begun):
     assert train_beside(replace(PROFILE, seed=51), [SFT, "judge"])
     ((command, keywords),) = begun
-    assert command == [*COMMAND, "tiny", "51", SFT, "judge"]
+    assert command == [*COMMAND, "tiny", "51", "1.0", SFT, "judge"]
     assert keywords["stdin"] == subprocess.PIPE and keywords["cwd"] == ROOT
 
 
@@ -77,10 +77,10 @@ def test_nothing_is_started_where_it_would_compete(begun, outputs, monkeypatch, 
 def test_the_child_trains_the_names_in_order_and_shows_nothing_that_it_finds(monkeypatch):
     trained = []
     monkeypatch.setattr(beside, "_stop_with_parent", lambda: None)
-    monkeypatch.setattr(beside, "start", lambda name, seed: (name, seed))
+    monkeypatch.setattr(beside, "start", lambda *given: given)
     monkeypatch.setattr(office_branches, "ensure_office", lambda *given, **named: trained.append((given, named)))
-    assert main("tiny", "51", SFT, "judge") == 0
-    assert trained == [((("tiny", 51), name), {"show_complete": False}) for name in (SFT, "judge")]
+    assert main("tiny", "51", "0.25", SFT, "judge") == 0
+    assert trained == [((("tiny", 51, 0.25), name), {"show_complete": False}) for name in (SFT, "judge")]
 
 
 # --- How it ends -----------------------------------------------------------------------------------------------
@@ -105,14 +105,16 @@ def forked_child(monkeypatch) -> int:
         status = 1
         try:
             os.close(parents_end)
+            os.close(in_that_step)
             sys.stdin = os.fdopen(stdin)
-            monkeypatch.setattr(beside, "start", lambda name, seed: SMALL)
+            monkeypatch.setattr(beside, "start", lambda *given: SMALL)
             monkeypatch.setattr(office_branches, "SupervisedTrainer", Watched)
-            status = main("tiny", "48", SFT)
+            status = main("tiny", "48", "1", SFT)
         except KeyboardInterrupt:
             status = INTERRUPTED
         finally:
             os._exit(status)
+    os.close(childs_end)  # so that a child that ends early ends the wait, too
     assert os.read(in_that_step, 1) == b"."
     os.close(parents_end)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
