@@ -157,7 +157,7 @@ def ignore_ctrl_c():
 
 def test_a_child_whose_parent_is_gone_does_not_begin():
     """Not even where Ctrl-C is ignored, which all children of a script's background inherit."""
-    command, nowhere = [*COMMAND, "tiny", "48", SFT], subprocess.DEVNULL
+    command, nowhere = [*COMMAND, "tiny", "48", "1.0", SFT], subprocess.DEVNULL
     assert subprocess.run(command, cwd=ROOT, stdin=nowhere, preexec_fn=ignore_ctrl_c).returncode == INTERRUPTED
     assert not weights_file(PROFILE, SFT).exists()
 
