@@ -63,7 +63,8 @@ def test_protocol_counts_are_those_of_the_specification_in_every_profile(name):
     assert (ppo.iterations * ppo.prompts_per_iteration, ppo.iterations * ppo.updates_per_iteration) == (400, 200)
     assert (ppo.kl_weight, ppo.gamma, ppo.gae_lambda, ppo.truncation_penalty) == (0.02, 1.0, 0.95, 1.0)
     assert (ppo.clip_low, ppo.clip_high, ppo.interrupt_at) == (0.2, 0.2, 40)
-    assert (office.dtype, office.lora.rank, office.lora.alpha) == ("bfloat16", 8, 16)
+    dtype = "float32" if name == "smollm2-135m" else "bfloat16"  # for processors without BF16 arithmetic
+    assert (office.dtype, office.lora.rank, office.lora.alpha) == (dtype, 8, 16)
     assert office.study.kl_weights == (0.0, 0.02, 0.1) and len(office.study.seeds) >= 3
 
     def protocol(items):

@@ -27,7 +27,7 @@ def base_location(profile: Profile, weak: bool = False) -> str:
 
 def base_command(profile: Profile) -> str:
     """What to run for a base that is missing."""
-    return "make tiny-base" if profile.base.source == "assets" else f"make model PROFILE={profile.name}"
+    return "make tiny-base" if profile.base.source == "assets" else f"make model PROFILE={profile.file}"
 
 
 def base_folder(profile: Profile, weak: bool = False) -> Path:

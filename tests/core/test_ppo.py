@@ -1,6 +1,7 @@
 """PPO: what is captured and stays fixed, which network each loss moves, and where an answer's end is paid."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ from small_model import PROFILE, tokenizer
 from small_office import EOS_ID, PAD_ID, fill_adapters, small_actor, small_critic, small_judge
 from small_trainers import ACTOR, JUDGE_SEED, PPO, PROMPTS, ppo_prompts, ppo_settings, ppo_trainer
 
-from labs_lib.checkpoint import Checkpoint
 from labs_lib.errors import VerificationError
 from labs_lib.kernels.gae import generalised_advantages
 from labs_lib.kernels.kl import exact_kl_reference
@@ -555,7 +555,7 @@ def test_evidence_holds_what_an_audit_needs(ran):
 def saved(trainer):
     """What `restore` reads of a checkpoint, without the disk."""
     tensors = {name: tensor.clone() for name, tensor in trainer.tensors().items()}
-    return Checkpoint("state", trainer.step, tensors, trainer.record(), trainer.durations(), {})
+    return SimpleNamespace(tensors=tensors, record=trainer.record(), durations=trainer.durations())
 
 
 def test_restoring_takes_back_what_learned(ran):
