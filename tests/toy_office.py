@@ -38,7 +38,7 @@ HIDDEN = 96
 UNKNOWN = -9.0  # logit
 # What the base has seen, and how often. Of its mixtures, too, some are answers of the rubric's grammar.
 KNOWN = {
-    "Try this: turn Wi-Fi on.": 20,
+    "Try this: turn Wi-Fi on.": 14,
     "Try this: resume the print queue.": 9,
     "Happy to help. First step: resume the print queue.": 9,
     "Just turn Wi-Fi on, this will certainly fix it.": 15,
