@@ -45,7 +45,17 @@ def test_the_three_profiles():
     assert tiny.group_size_runs.group_sizes == (2, 8)
 
 
-MAY_DIFFER = ("name", "device", "threads", "base.", "kl_block", "learning_rate", "micro_batch", "pin_cpu")
+MAY_DIFFER = (
+    "office.dtype",
+    "name",
+    "device",
+    "threads",
+    "base.",
+    "kl_block",
+    "learning_rate",
+    "micro_batch",
+    "pin_cpu",
+)
 
 
 @pytest.mark.parametrize("name", config.profile_names())

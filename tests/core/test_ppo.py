@@ -555,7 +555,8 @@ def test_evidence_holds_what_an_audit_needs(ran):
 def saved(trainer):
     """What `restore` reads of a checkpoint, without the disk."""
     tensors = {name: tensor.clone() for name, tensor in trainer.tensors().items()}
-    return SimpleNamespace(tensors=tensors, record=trainer.record(), durations=trainer.durations())
+    kept = {"record": trainer.record(), "durations": trainer.durations()}
+    return SimpleNamespace(path="state", tensors=tensors, **kept)
 
 
 def test_restoring_takes_back_what_learned(ran):
