@@ -104,11 +104,13 @@ def branch_counts(trained: TrainedBranch) -> dict[str, Any]:
 def tokens_scored(profile: Profile, trained: TrainedBranch) -> int:
     """Answer tokens that went through a model to be scored, over the whole run: what sampling adds is not in it.
 
-    A GRPO token is scored once to check the captured log-probs, once by the reference and once in every update.
+    A GRPO token is scored once by the reference and once in every update; what the first update reads is also what is
+    checked against the captured log-probs, unless micro-batches keep the two apart.
     """
     record, branch = trained.final.record, trained.branch
     if branch.kind == "grpo":
-        passes = 2 + branch.grpo.updates_per_iteration
+        apart = branch.grpo.micro_batch_prompts < branch.grpo.prompts_per_iteration
+        passes = 1 + branch.grpo.updates_per_iteration + apart
         return passes * branch_counts(trained)["tokens_generated"]
     tokenizer = policy_source(profile, branch.start).load().tokenizer
     examples = supervised_examples(profile, tokenizer, load_split("train", labels=True))

@@ -4,10 +4,11 @@ import io
 import json
 
 import pytest
-import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load as library_read
+from safetensors.torch import save as library_write
 
 from labs_lib.errors import CheckpointError
 from labs_lib.tensor_files import NAMES, pieces, read_tensors, tensor_view
@@ -40,9 +41,9 @@ def same(first, second):
 def test_both_ways_with_the_library(forms):
     tensors = filled(forms)
     data = written(tensors, {"format": "pt"})
-    assert same(safetensors.torch.load(data), tensors)
+    assert same(library_read(data), tensors)
     assert same(read_tensors(io.BytesIO(data)), tensors)
-    assert same(read_tensors(io.BytesIO(safetensors.torch.save(tensors))), tensors)
+    assert same(read_tensors(io.BytesIO(library_write(tensors))), tensors)
 
 
 @given(FORMS)

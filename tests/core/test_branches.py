@@ -262,6 +262,18 @@ def test_a_swapped_weights_file_is_refused(trained, outputs):
         ensure_branch(SMALL, "grpo")
 
 
+def test_weights_of_another_state_are_not_taken_for_the_final_ones(trained, outputs):
+    """A branch that was trained anew beside old weights: they name the state that they are of."""
+    tensors, metadata = load_model_weights(weights_of("warmstart"))
+    assert metadata["state"] == trained[1]["warmstart"].final.state_sha256
+    save_model_weights(weights_of("warmstart"), tensors, metadata | {"state": "of an earlier run"}, fresh=True)
+    with pytest.raises(EvidenceExistsError, match="warmstart"):
+        ensure_branch(SMALL, "warmstart")
+    weights_of("warmstart").unlink()
+    assert ensure_branch(SMALL, "warmstart").fingerprint == trained[1]["warmstart"].fingerprint
+    assert load_model_weights(weights_of("warmstart"))[1] == metadata
+
+
 def test_weights_swapped_after_the_branch_was_found_are_refused(trained, outputs):
     source = PolicySource(SMALL, False, weights_of("sft"), trained[1]["warmstart"].fingerprint)
     with pytest.raises(VerificationError, match="not the policy that its branch ended with"):

@@ -106,6 +106,32 @@ def test_a_test_file_cannot_be_opened_while_learning():
 # --- 2: one iteration --------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def sampled(lab):
+    """Two answers of the small model by the notebook's plain sampler, as its comparison takes them, and their draws."""
+    lab["policy"] = small_model()
+    prompt, draws = [5, 6, 7], torch.rand(2, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return [{"prompt": prompt, "ids": lab["sample_answer"](lab["policy"], prompt, draw)[0]} for draw in draws], draws
+
+
+def test_answers_may_part_only_where_a_draw_lies_on_an_edge(lab, sampled):
+    answers, draws = sampled
+    assert lab["parted"](answers, answers, draws) == []
+    others = [dict(answer, ids=[answer["ids"][0] ^ 1, *answer["ids"][1:]]) for answer in answers]
+    with pytest.raises(AssertionError, match="a draw that is clear"):
+        lab["parted"](answers, others, draws)
+    edges = lab["policy"](torch.tensor([answers[0]["prompt"]])).logits[0, -1].double().softmax(-1).cumsum(-1)
+    draws[0, 0] = edges[answers[0]["ids"][0]]
+    assert lab["parted"](answers[:1], others[:1], draws[:1]) == answers[:1]
+
+
+def test_an_answer_that_goes_on_where_the_other_ends_is_noticed(lab, sampled):
+    answers, draws = sampled
+    longer = [dict(answer, ids=[*answer["ids"], EOS]) for answer in answers]
+    with pytest.raises(AssertionError, match="goes on where the other ends"):
+        lab["parted"](answers, longer, draws)
+
+
 def plain_answers(batch):
     rows = range(len(batch.verdicts))
     return [

@@ -141,7 +141,9 @@ def _check_scored(evidence: Evidence, plan: Plan, branch: BranchEvidence, group:
     """
     recorded, place = branch.summary["tokens_scored"], branch.summary_place
     if plan.kind == "grpo":
-        passes = 2 + plan.settings["updates_per_iteration"]
+        # The check reads what the first update reads, unless the batch comes in micro-batches.
+        apart = plan.settings["micro_batch_prompts"] < plan.settings["prompts_per_iteration"]
+        passes = 1 + plan.settings["updates_per_iteration"] + apart
         generated = sum(len(answer["ids"]) for row in branch.history for answer in row["answers"])
         group.equal(place, "tokens_scored", recorded, passes * generated)
         return
