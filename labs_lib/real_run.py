@@ -18,6 +18,7 @@ from labs_lib.storage import atomic_write_json, read_json, sha256_file
 
 RECORD = DATA / "recorded" / "real_runs.json"
 SHOWN = "smollm2-135m"
+RATE = "learning_rate"
 # What belongs to the files of one machine.
 DROPPED = ("checkpoints", "state_sha256")
 
@@ -46,6 +47,7 @@ def record_run(profile: Profile, cores: int) -> dict[str, Any]:
         "budget": profile.protocol_share,
         "cores": cores,
         "config": profile.fingerprint(),
+        "learning_rates": {key: value for key, value in profile.numeric_items().items() if key.endswith(RATE)},
         "base": sha256_file(base_folder(profile) / WEIGHTS),
         "code": code_fingerprint([ROOT / "labs_lib" / name for name in COMMON_CODE], ROOT / "labs_lib"),
         "labs": report["labs"],
@@ -71,10 +73,19 @@ def _all() -> dict[str, Any]:
 
 
 def describe_run(run: dict[str, Any]) -> str:
-    """Model, budget, machine and minutes in one line."""
+    """Model, budget, machine, minutes and learning rates in two lines."""
     minutes = sum(lab["seconds"] for lab in run["labs"]) / 60
     budget = budget_note(run["budget"]) or "The whole budget."
-    return f"{run['profile']}, recorded once: {run['cores']} cores, {minutes:.0f} minutes for all labs. {budget}"
+    rates = ", ".join(f"{_rated(key)} {rate:g}" for key, rate in run["learning_rates"].items())
+    return (
+        f"{run['profile']}, recorded once: {run['cores']} cores, {minutes:.0f} minutes for all labs. {budget}\n"
+        f"learning rates: {rates}"
+    )
+
+
+def _rated(key: str) -> str:
+    """What a learning rate is of: "office.ppo actor" for "office.ppo.actor_learning_rate"."""
+    return key.removesuffix(RATE).rstrip("._").replace(".actor", " actor").replace(".critic", " critic")
 
 
 STOCK_COLUMNS = ("greedy", "sampled", "valid JSON", "mean tokens", "mixed groups in training", "training, minutes")
@@ -116,8 +127,11 @@ def office_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
     return rows
 
 
+JUDGE_COLUMNS = ("right on the test pairs", "training, minutes")
+
+
 def judge_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
-    """A row for each judge: its name, accuracy on the test pairs, and minutes of training."""
+    """A row for each judge under `JUDGE_COLUMNS`, after its name."""
     entries = [(name, run["branches"][name]) for name in names]
     return [[name, _rate(e["accuracy"]["test"]), f"{e['seconds']['total'] / 60:.1f}"] for name, e in entries]
 
