@@ -40,7 +40,9 @@ Starts = Mapping[str, Any]  # stage -> PolicySource or RoleSource of its best ru
 
 @dataclass(frozen=True)
 class Stage:
-    """One rate to choose. `measure` gives numbers of a finished run by name; the first decides, the larger the better.
+    """One rate to choose. `measure` gives numbers of a finished run by name; the larger the better.
+
+    The first number decides, the next one where that ties; of equal runs the one with the smallest rate is taken.
 
     Attributes:
         keys: the profile's learning rates that are scaled together.
@@ -75,7 +77,8 @@ def search(profile: Profile, names: Iterable[str], factors: Sequence[float] = FA
                 for _ in progress(range(trainer.total_steps), f"{stage.name} at {factor:g} of its rate"):
                     trainer.advance()
             runs.append((stage.measure(tried, trainer), tried))
-            if next(iter(runs[-1][0].values())) == max(next(iter(measured.values())) for measured, _ in runs):
+            values = [tuple(measured.values()) for measured, _ in runs]
+            if values.index(max(values)) == len(runs) - 1:
                 starts[stage.name] = stage.keep(tried, trainer, _weights_file(profile, stage))
                 best = len(runs) - 1
         rows += [

@@ -63,6 +63,21 @@ def test_a_stage_begins_from_the_best_run_of_the_one_before(small, monkeypatch):
     assert len(starts) == 1 and None not in starts  # one policy, and not the base
 
 
+def test_equal_runs_are_told_apart_by_the_next_number_and_then_by_the_smaller_rate(small, monkeypatch):
+    measured = iter([(0.1, 0.0), (0.1, 0.5), (0.1, 0.5)])
+    stage = replace(STAGES["warmstart"], measure=lambda *_: dict(zip("ab", next(measured), strict=True)))
+    monkeypatch.setattr(rate_search, "STAGES", {"warmstart": stage})
+    assert [row["chosen"] for row in search(SMALL, ["warmstart"], factors=(1.0, 2.0, 3.0))] == [False, True, False]
+
+
+def test_a_profile_has_the_rates_that_were_chosen_for_it():
+    for file, rows in json.loads(command.RECORDED.read_text()).items():
+        chosen = [row for row in rows if row["chosen"]]
+        assert {row["stage"] for row in chosen} == set(STAGES)
+        for row in chosen:
+            assert rates(load_profile(file), row["rates"]) == row["rates"]
+
+
 def test_ppos_two_rates_move_together_and_it_is_paid_by_the_best_judge(small):
     rows = search(SMALL, ["office.ppo"], factors=(1.0, 2.0))
     assert [row["stage"] for row in rows[::2]] == ["office.sft-office", "office.judge", "office.ppo"]
