@@ -17,7 +17,7 @@ ARGS ?=
 WORKERS ?= auto
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup run-all test lab refresh check report audit studies rates record bench gpu data tiny-base model clean
+.PHONY: help setup run-all test lab book refresh check report audit studies rates record bench gpu data tiny-base model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ test: $(READY)  ## unit tests, then every notebook executed again and compared w
 
 lab: $(READY)  ## JupyterLab on notebooks/
 	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks
+
+book: $(READY)  ## the committed notebooks as static HTML in outputs/book, for reading without Jupyter or network
+	$(PY) -m labs_lib.tools.book
 
 refresh: $(READY)  ## execute from a clean state and write the outputs back into notebooks/ and figures/
 	$(PY) -m labs_lib.tools.run_all --refresh $(ARGS) $(LABS)
