@@ -28,12 +28,12 @@ class Page:
 
 
 def all_pages(root: Path, labs: Iterable[Lab]) -> list[Page]:
-    """The labs and their solutions in the order of the table, then README.md and notebooks/*.md and docs/*.md."""
+    """The labs and their solutions in the order of the table, then notebooks/*.md, docs/*.md and README.md."""
     notebooks = [
         Page(PurePosixPath("notebooks", f"{lab.name}.ipynb"), SOLUTIONS_GROUP if is_solution(lab) else LABS_GROUP)
         for lab in labs
     ]
-    found = [path for folder in ("docs", "notebooks") for path in sorted((root / folder).glob("*.md"))]
+    found = [path for folder in ("notebooks", "docs") for path in sorted((root / folder).glob("*.md"))]
     texts = [PurePosixPath(path.relative_to(root).as_posix()) for path in found]
     texts += [README] if (root / README).exists() else []
     return [*notebooks, *(Page(source, TEXTS_GROUP) for source in texts)]
