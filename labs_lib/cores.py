@@ -1,4 +1,4 @@
-"""How many labs, or how many workers of the tests, run side by side."""
+"""How many labs, or how many workers of the tests, run side by side, and how many threads each has."""
 
 import os
 from math import inf
@@ -6,11 +6,17 @@ from pathlib import Path
 
 MOST = 4  # each has a kernel of up to a gigabyte, and more than four seldom have work at the same time
 CGROUP = Path("/sys/fs/cgroup")
+THREADS_VARIABLE = "LABS_THREADS"  # of a lab whose profile leaves them open: labs side by side share the cores
 
 
 def side_by_side(cgroup: Path = CGROUP) -> int:
     """`usable_cores`, `MOST` at most."""
     return min(MOST, usable_cores(cgroup))
+
+
+def lab_threads(threads: int) -> int:
+    """Threads of a lab whose profile says `threads`; for 0 the share that `make run-all` gave it, else every core."""
+    return threads or int(os.environ.get(THREADS_VARIABLE) or usable_cores())
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:

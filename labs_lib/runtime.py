@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from labs_lib.config import Profile, load_profile
-from labs_lib.cores import usable_cores
+from labs_lib.cores import lab_threads
 from labs_lib.errors import LabError
 from labs_lib.reduced import budget_note, reduced
 
@@ -74,7 +74,7 @@ def start(profile_name: str, seed: int | None = None, budget: float = 1.0) -> Pr
             f"Profile {profile.name} needs a CUDA GPU and torch finds none: use PROFILE=tiny, or install "
             "a CUDA build of torch on a machine with an NVIDIA GPU."
         )
-    torch.set_num_threads(profile.threads or usable_cores())
+    torch.set_num_threads(lab_threads(profile.threads))
     # The same as use_deterministic_algorithms(True), without its import of the compiler: seconds and 100 MB a process.
     torch.set_deterministic_debug_mode("error")
     # Deterministic mode also fills every new tensor with NaN, a debugging aid that costs a tenth of the time.

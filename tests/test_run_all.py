@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import psutil
@@ -14,11 +16,11 @@ import pytest
 from notebook_files import PARAMETERS_SOURCE, notebook, outputs_text, write
 
 from labs_lib.config import load_profile
-from labs_lib.cores import side_by_side
+from labs_lib.cores import THREADS_VARIABLE
 from labs_lib.errors import BaseModelError, LabError
 from labs_lib.models import locations
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, ROOT
-from labs_lib.tools import lab_runs
+from labs_lib.tools import lab_runs, run_all
 from labs_lib.tools.lab_runs import LabRunner, Outcome, run_labs
 from labs_lib.tools.labs import Lab
 from labs_lib.tools.locks import exclusive
@@ -302,9 +304,26 @@ def test_a_reduced_budget_reaches_the_labs_and_has_a_folder_of_its_own(quick, tm
     assert json.loads((reduced_run / "report.json").read_text())["profile"] == "tiny-budget-0.25"
 
 
-def test_one_lab_at_a_time_where_a_lab_uses_every_core():
+@pytest.mark.parametrize(("cores", "gibibytes", "jobs"), [(8, 24, 2), (1, 24, 1), (8, 16, 1), (8, 4, 1)])
+def test_two_labs_of_a_real_model_where_cores_and_memory_allow(monkeypatch, cores, gibibytes, jobs):
+    monkeypatch.setattr(run_all, "side_by_side", lambda: cores)
+    monkeypatch.setattr(run_all.psutil, "virtual_memory", lambda: SimpleNamespace(total=gibibytes * 2**30))
+    assert default_jobs(load_profile("smollm2-135m")) == jobs
     assert default_jobs(load_profile("qwen2.5-0.5b")) == 1
-    assert default_jobs(load_profile("tiny")) == side_by_side()
+    assert default_jobs(load_profile("tiny")) == cores
+
+
+def test_labs_side_by_side_share_the_cores(tmp_path, monkeypatch, quick):
+    monkeypatch.setattr(run_all, "usable_cores", lambda: 6)
+    profile = replace(load_profile("tiny"), threads=0)
+    monkeypatch.setattr(run_all, "load_profile", lambda name: profile)
+    repo = repository(tmp_path, _00_a=["import os", f"print(os.environ.get({THREADS_VARIABLE!r}))"])
+    for jobs, threads in (("2", "3"), ("1", "6")):
+        assert main(["-j", jobs, "--fresh"], repo) == 0
+        assert outputs_text(executed(repo, "00_a")) == f"{threads}\n"
+    profile = replace(profile, threads=1)
+    assert main(["--fresh"], repo) == 0
+    assert outputs_text(executed(repo, "00_a")) == "None\n"
 
 
 # --- Refresh -----------------------------------------------------------------------------------------

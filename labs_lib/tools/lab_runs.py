@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from labs_lib.cores import THREADS_VARIABLE
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, ROOT
 from labs_lib.storage import atomic_write_json, canonical_json, read_json, sha256_bytes
 from labs_lib.tools.environment import kernel_environment
@@ -46,7 +47,8 @@ class LabRunner:
     `notebooks` is the folder that lab names count from and the working directory of every kernel;
     `outputs` is `<outputs base>/<profile>`. `parameters` holds what is injected into each lab; a lab that
     is not in it runs with its own defaults and no injected cell. `inputs` are the shared fingerprints, or
-    None to execute every lab whatever its stamp says. `figures` is where each lab's figures go.
+    None to execute every lab whatever its stamp says. `figures` is where each lab's figures go. `threads` is for labs
+    whose profile leaves them open.
     """
 
     notebooks: Path
@@ -56,6 +58,7 @@ class LabRunner:
     figures: Callable[[Lab], Path]
     cell_timeout: int = 900
     lab_timeout: int = 3600
+    threads: int | None = None
     _begun: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def source(self, lab: Lab) -> Path:
@@ -110,6 +113,8 @@ class LabRunner:
             OUTPUTS_VARIABLE: str(self.outputs.parent),
             FIGURES_VARIABLE: str(self.figures(lab)),
         }
+        if self.threads is not None:
+            environment[THREADS_VARIABLE] = str(self.threads)
         return WatchedProcess([*EXECUTE, str(job)], environment, ROOT, job.with_suffix(".log"))
 
     def _job(self, lab: Lab) -> Path:

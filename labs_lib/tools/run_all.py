@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from labs_lib.config import Profile, check_parameters, load_profile
-from labs_lib.cores import side_by_side
+from labs_lib.cores import side_by_side, usable_cores
 from labs_lib.errors import ConfigError, LabError
 from labs_lib.models.locations import base_folder, base_location
 from labs_lib.paths import ROOT, outputs_base
@@ -27,6 +28,7 @@ from labs_lib.tools.stamps import made_files, shared_inputs
 
 REFRESH_OUTPUTS = "refresh"
 CELL_TIMEOUT, LAB_TIMEOUT = 900, 3600  # seconds
+REAL_MODEL_BYTES = 10 * 2**30  # of a lab on SmolLM2: 8 GB were seen, and something has to remain
 PATIENCE = 24  # a real model takes hours where `tiny` takes minutes
 
 
@@ -49,7 +51,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", default="tiny")
     parser.add_argument("--budget", type=float, default=1.0, help="share of the protocol's counts, for a first look")
     parser.add_argument(
-        "-j", "--jobs", type=int, help="labs side by side; default: the cores, at most 4, or 1 if a lab uses all"
+        "-j",
+        "--jobs",
+        type=int,
+        help="labs side by side; default: the cores, at most 4; 2 of a real model on the CPU, 1 on a GPU",
     )
     parser.add_argument(
         "-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="inject a parameter"
@@ -80,8 +85,15 @@ def main(arguments: Sequence[str] | None = None, repository: Repository | None =
 
 
 def default_jobs(profile: Profile) -> int:
-    """As many labs as there are cores for, where a lab uses one; else one lab after the other."""
-    return side_by_side() if uses_one_core(profile) else 1
+    """As many labs side by side as there are cores for, where a lab uses one.
+
+    A real model on the CPU gains little from a second thread and more from a second lab: two, each with half of the
+    cores, where there is memory for both. On a GPU one lab after the other.
+    """
+    if uses_one_core(profile):
+        return side_by_side()
+    room = psutil.virtual_memory().total // REAL_MODEL_BYTES
+    return max(1, min(2, side_by_side(), room)) if profile.device == "cpu" else 1
 
 
 def uses_one_core(profile: Profile) -> bool:
@@ -111,6 +123,7 @@ def run_all(repository: Repository, profile: Profile, options: argparse.Namespac
             lambda lab: outputs / "figures",
             options.cell_timeout,
             options.lab_timeout,
+            None if profile.threads else max(1, usable_cores() // jobs),
         )
         outcomes = run_labs(runner, ordered, jobs, _say)
         order = [lab.name for lab in repository.labs]

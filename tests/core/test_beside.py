@@ -18,6 +18,7 @@ from labs_lib.beside import INTERRUPTED, main, train_beside
 from labs_lib.branch_runs import branch_folder, weights_file
 from labs_lib.checkpoint import latest_checkpoint, load_checkpoint
 from labs_lib.config import load_profile
+from labs_lib.cores import THREADS_VARIABLE
 from labs_lib.errors import LabError
 from labs_lib.office_branches import BASE, SFT, ensure_office, office_identity, office_protocol, role_source
 from labs_lib.paths import OUTPUTS_VARIABLE, ROOT, outputs_root
@@ -70,6 +71,7 @@ def test_the_command_carries_profile_seed_and_names(begun):
 )
 def test_nothing_is_started_where_it_would_compete(begun, outputs, monkeypatch, changes, cores):
     monkeypatch.setattr(beside, "side_by_side", lambda: cores)
+    monkeypatch.setenv(THREADS_VARIABLE, "2")  # of a profile that leaves them open
     assert not train_beside(replace(PROFILE, **changes), [SFT])
     assert begun == [] and list(outputs.iterdir()) == []
 
