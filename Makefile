@@ -20,7 +20,7 @@ export PYTHONHASHSEED := 0
 .PHONY: help setup run-all test lab book refresh check report audit studies rates record bench gpu data tiny-base model clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | awk -F '\t' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@awk -F ':.*## +' '/^[a-z-]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo '  with PROFILE=tiny|smollm2-135m|qwen2.5-0.5b, BUDGET=0.1, LABS="02 03", ARGS="--fresh", "-j 1", "-p SEED 3", WORKERS=1'
 
 $(READY): requirements.txt
