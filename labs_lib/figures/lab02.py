@@ -92,7 +92,7 @@ def token_forces_figure(curve: TokenForces, here: TokenForces, bounds: tuple[flo
     The axes hold advantages of 1 and -1 with KL weights up to 3 and do not move with the numbers.
     """
     figure, panels = pyplot.subplots(1, 2, figsize=(8.4, 4.2), sharex=True)
-    lines = {"clipped surrogate": "surrogate", "β KL": "penalty", "together": "total"}
+    lines = {"clipped surrogate": "surrogate", "β KL": "penalty", "sum": "total"}
     for axes, part in zip(panels, ("loss", "gradient"), strict=True):
         for (label, name), colour, dashes in zip(lines.items(), (BLUE, ORANGE, BLACK), ("--", "-.", "-"), strict=True):
             values = getattr(getattr(curve, name), part)

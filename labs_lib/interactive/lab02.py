@@ -120,6 +120,6 @@ def _token(sign: str, ratio: float, kl_weight: float, clip_low: float, clip_high
         f"A = {sign}, ratio {ratio:.2f}, probability {ratio / (1 + OTHERS):.3f}, KL {here.kl[0]:z.4f} nats\n"
         f"loss      surrogate {here.surrogate.loss[0]:+z.3f}, β KL {here.penalty.loss[0]:+z.3f}\n"
         f"gradient  surrogate {here.surrogate.gradient[0]:+z.3f}, β KL {here.penalty.gradient[0]:+z.3f}, "
-        f"together {slope:+z.3f}: the token {then}"
+        f"sum {slope:+z.3f}: token {then}"
     )
     return View(token_forces_figure(curve, here, (1 - clip_low, 1 + clip_high)), numbers)

@@ -39,7 +39,7 @@ def _two(first: int, second: int) -> View:
     for title, (one, other) in weights.items():
         whole = first * one, second * other
         lines.append(
-            f"{title:<9} one token {one:.3f} and {other:.3f} (× {other / one:.2f}), "
-            f"whole answer {whole[0]:.3f} and {whole[1]:.3f} (× {whole[1] / whole[0]:.2f})"
+            f"{title:<9} token {one:.3f}, {other:.3f} (× {other / one:.2f})  "
+            f"answer {whole[0]:.3f}, {whole[1]:.3f} (× {whole[1] / whole[0]:.2f})"
         )
     return View(token_weight_bars(lengths, weights), "\n".join(lines))

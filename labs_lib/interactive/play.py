@@ -3,7 +3,8 @@
 The same function draws both: what a reader of the static page sees is what the controls show before they are moved.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,6 +63,21 @@ class View(NamedTuple):
     numbers: str
 
 
+class ShownView(ShownFigure):
+    """Numbers and image as one output: as two they would arrive one after the other, and flicker."""
+
+    def __init__(self, png: bytes, alt: str, numbers: str) -> None:
+        super().__init__(png, alt)
+        self.numbers = numbers
+
+    def _repr_mimebundle_(self, include: Iterable[str] = (), exclude: Iterable[str] = ()) -> dict[str, str]:
+        figure = super()._repr_mimebundle_()
+        return {
+            "text/html": f"<pre>{html.escape(self.numbers)}</pre>{figure['text/html']}",
+            "text/plain": f"{self.numbers}\n{figure['text/plain']}",
+        }
+
+
 @dataclass(frozen=True)
 class Play:
     """A view for every position of its controls.
@@ -81,6 +97,12 @@ class Play:
     def start(self) -> dict[str, Any]:
         """Where the controls start."""
         return {name: control.start for name, control in self.controls.items()}
+
+    def numbers_at(self, **moved: Any) -> str:
+        """The key numbers with some controls moved away from their start; LabError for a control that is not there."""
+        if unknown := moved.keys() - self.controls:
+            raise LabError(f"There is no control {min(unknown)!r}: move {', '.join(self.controls)}.")
+        return _drawn(self, self.start() | moved).numbers
 
 
 def play(what: Play) -> Any:
@@ -102,9 +124,7 @@ def with_controls(what: Play) -> Any:
     controls = {name: _widget(control) for name, control in what.controls.items()}
 
     def show(**position: Any) -> None:
-        shown, numbers = _drawn(what, position)
-        print(numbers)
-        display(shown)
+        display(_drawn(what, position))
 
     # The new output replaces the old one only when it is there, so that nothing flickers; errors go there too.
     output = ipywidgets.interactive_output(show, controls)
@@ -112,12 +132,12 @@ def with_controls(what: Play) -> Any:
     return ipywidgets.VBox([row, output])
 
 
-def _drawn(what: Play, position: Mapping[str, Any]) -> tuple[ShownFigure, str]:
-    """The view as an image with its alt text; no figure stays open, also when the view fails halfway."""
+def _drawn(what: Play, position: Mapping[str, Any]) -> ShownView:
+    """The view as an image with its alt text and its numbers; no figure stays open, also if the view fails halfway."""
     open_before = set(pyplot.get_fignums())
     try:
         figure, numbers = what.view(**position)
-        return ShownFigure(render_png(figure), what.alt), numbers
+        return ShownView(render_png(figure), what.alt, numbers)
     finally:
         for number in set(pyplot.get_fignums()) - open_before:
             pyplot.close(number)

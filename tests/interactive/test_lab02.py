@@ -94,7 +94,7 @@ def test_the_mark_lies_on_the_curve_and_within_the_axes(position):
         curves = {line.get_label(): line for line in axes.get_lines()}
         assert all(math.isfinite(y) for line in axes.get_lines() for y in line.get_ydata())
         x, y = mark(axes)
-        total = curves["together"]
+        total = curves["sum"]
         nearest = min(range(len(total.get_xdata())), key=lambda place: abs(total.get_xdata()[place] - x))
         around = total.get_ydata()[max(0, nearest - 1) : nearest + 2]
         assert min(around) - 0.02 <= y <= max(around) + 0.02
@@ -123,9 +123,15 @@ def test_curves_are_the_kernels_and_their_gradients_follow():
 
 def test_beyond_the_clip_only_the_kl_acts():
     """What the lab asks its readers to predict."""
-    assert "together -0.651: the token goes up" in at(TOKEN, ratio=1.2).numbers
+    assert "sum -0.651: token goes up" in at(TOKEN, ratio=1.2).numbers
     beyond = at(TOKEN, ratio=1.25).numbers
-    assert "surrogate +0.000" in beyond and "the token goes down" in beyond
-    assert "the token stays" in at(TOKEN, ratio=1.25, kl_weight=0.0).numbers
-    assert "the token goes up" in at(TOKEN, ratio=1.25, clip_high=0.28).numbers
+    assert "surrogate +0.000" in beyond and "token goes down" in beyond
+    assert "token stays" in at(TOKEN, ratio=1.25, kl_weight=0.0).numbers
+    assert "token goes up" in at(TOKEN, ratio=1.25, clip_high=0.28).numbers
     assert "-0.0000 nats" not in at(TOKEN).numbers
+
+
+@pytest.mark.parametrize("play", [GROUP, TOKEN], ids=["group", "token"])
+def test_numbers_fit_into_half_a_window(play):
+    moved = {"group_size": 8} if play is GROUP else {"ratio": 2.5, "sign": "-1", "kl_weight": 3.0}
+    assert max(map(len, play.numbers_at(**moved).splitlines())) <= 72

@@ -25,9 +25,7 @@ def test_the_static_figure_renders(recwarn):
     view = LENGTHS.view(**LENGTHS.start())
     assert render_png(view.figure).startswith(b"\x89PNG")
     assert [str(warning.message) for warning in recwarn] == []
-    assert view.numbers.splitlines()[0] == (
-        "answer    one token 0.250 and 0.100 (× 0.40), whole answer 0.500 and 0.500 (× 1.00)"
-    )
+    assert view.numbers.splitlines()[0] == ("answer    token 0.250, 0.100 (× 0.40)  answer 0.500, 0.500 (× 1.00)")
 
 
 @settings(max_examples=30)

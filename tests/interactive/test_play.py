@@ -1,6 +1,5 @@
 """Controls and what they show: the static figure at their start, and a redraw with new numbers at every move."""
 
-import re
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ from labs_lib import paths
 from labs_lib.errors import LabError
 from labs_lib.figures.style import ShownFigure, use_style
 from labs_lib.interactive import play as module
-from labs_lib.interactive.play import Choice, Play, Slider, View, play, with_controls
+from labs_lib.interactive.play import Choice, Play, ShownView, Slider, View, play, with_controls
 
 ALT = "A line whose end is at the chosen height, for tests of the controls."
 
@@ -72,50 +71,62 @@ def test_a_static_figure_costs_no_import_of_widgets():
     assert result.returncode == 0, result.stderr or "ipywidgets was imported"
 
 
+def test_the_numbers_of_another_position_leave_no_figure_open():
+    assert LINE.numbers_at() == "height 2, solid" and LINE.numbers_at(height=7) == "height 7, solid"
+    assert pyplot.get_fignums() == []
+    with pytest.raises(LabError, match="no control 'hight': move height, kind"):
+        LINE.numbers_at(hight=7)
+
+
 # --- With controls -----------------------------------------------------------------------------------
 
 
-def test_with_a_front_end_there_are_controls_and_no_file(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def shown(monkeypatch):
+    """What the output of the controls holds, one view after the other."""
+    views = []
+    monkeypatch.setattr(module, "display", views.append)
+    return views
+
+
+def test_with_a_front_end_there_are_controls_and_no_file(monkeypatch, tmp_path, shown):
     monkeypatch.setattr(module, "front_end_is_there", lambda: True)
     height, kind = controls_of(play(LINE))
     assert (height.value, height.min, height.max, height.step) == (2, 0, 9, 1)
     assert isinstance(height, ipywidgets.IntSlider) and kind.options == ("solid", "dashed")
     assert [control.description for control in (height, kind)] == ["height", "kind"]
     assert list(tmp_path.iterdir()) == []
-    assert "height 2, solid" in capsys.readouterr().out
+    assert [view.numbers for view in shown] == ["height 2, solid"]
 
 
-def test_what_the_controls_show_first_is_the_static_figure(monkeypatch):
-    shown = []
-    monkeypatch.setattr(module, "display", shown.append)
+def test_what_the_controls_show_first_is_the_static_figure(shown):
     with_controls(LINE)
-    assert [figure.png for figure in shown] == [play(LINE).png]
-    assert shown[0].alt == ALT
+    assert [view.png for view in shown] == [play(LINE).png]
 
 
-def test_a_move_draws_again_with_new_numbers_and_leaves_no_figure_open(monkeypatch, capsys):
-    shown = []
-    monkeypatch.setattr(module, "display", shown.append)
+def test_numbers_and_figure_are_one_output_with_alt_text():
+    bundle = ShownView(b"png", ALT, "1 < 2")._repr_mimebundle_()
+    assert bundle["text/html"].startswith("<pre>1 &lt; 2</pre><img ") and f'alt="{ALT}"' in bundle["text/html"]
+    assert bundle["text/plain"] == f"1 < 2\nFigure: {ALT}"
+
+
+def test_a_move_draws_again_with_new_numbers_and_leaves_no_figure_open(shown):
     height, kind = controls_of(with_controls(LINE))
     students = pyplot.figure()
     height.value = 5
     kind.value = "dashed"
-    assert re.findall(r"height \d, \w+", capsys.readouterr().out) == [
-        "height 2, solid",
-        "height 5, solid",
-        "height 5, dashed",
-    ]
-    assert len({figure.png for figure in shown}) == 3
+    assert [view.numbers for view in shown] == ["height 2, solid", "height 5, solid", "height 5, dashed"]
+    assert len({view.png for view in shown}) == 3
     assert pyplot.get_fignums() == [students.number]
 
 
-def test_a_view_that_fails_halfway_leaves_no_figure_open_and_the_next_move_works(capsys):
+def test_a_view_that_fails_halfway_leaves_no_figure_open_and_the_next_move_works(shown):
     height, _ = controls_of(with_controls(LINE))
     with pytest.raises(ValueError, match="too high"):
         height.value = 9
     assert pyplot.get_fignums() == []
     height.value = 8
-    assert "height 8, solid" in capsys.readouterr().out
+    assert shown[-1].numbers == "height 8, solid"
 
 
 def test_numbers_with_a_fraction_get_a_slider_for_them():
