@@ -1,4 +1,4 @@
-"""The figures of lab 02: mixed groups, the clip, what "old" means, KL per prefix, and one update token by token."""
+"""The figures of lab 02: groups, the clip, what "old" means, clip and KL, KL per prefix, one update token by token."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labs_lib.figures.style import BLACK, BLUE, DASHES, GREY, MARKERS, ORANGE, PALETTE, VERMILLION
+from labs_lib.figures.style import BLACK, BLUE, DASHES, GREY, MARKERS, ORANGE, PALETTE, SKY, VERMILLION
 from labs_lib.statistics import Interval
 
+LARGEST_GROUP = 8  # answers that the axis of `group_figure` has room for
 _VISIBLE = 0.005  # nats: smaller changes print as 0.00
 
 
@@ -42,6 +43,69 @@ class AnswerUpdate:
     tokens: Sequence[str]
     before: Sequence[float]
     after: Sequence[float]
+
+
+@dataclass(frozen=True)
+class TokenCurve:
+    """A loss of one token and its gradient by the token's logit, one value a ratio."""
+
+    loss: Sequence[float]
+    gradient: Sequence[float]
+
+
+@dataclass(frozen=True)
+class TokenForces:
+    """What acts on one token by its ratio: KL in nats, the surrogate, the weighted KL, and their sum."""
+
+    ratios: Sequence[float]
+    kl: Sequence[float]
+    surrogate: TokenCurve
+    penalty: TokenCurve
+    total: TokenCurve
+
+
+def group_figure(rewards: Sequence[float], advantages: Sequence[float], title: str) -> Figure:
+    """Bars over the answers of one group: what each is paid, with the mean, and its advantage.
+
+    The axes hold groups of 4 to 8 answers paid 0 to 1.5 and do not move with the numbers.
+    """
+    figure, (paid, compared) = pyplot.subplots(2, 1, figsize=(7.2, 4.8), sharex=True)
+    places = range(1, len(rewards) + 1)
+    paid.bar(places, rewards, width=0.6, color=SKY, edgecolor=BLACK)
+    paid.axhline(sum(rewards) / len(rewards), color=BLACK, linestyle="--", linewidth=1.4, label="mean")
+    colours = [BLUE if advantage > 0 else VERMILLION for advantage in advantages]
+    hatches = ["" if advantage > 0 else "//" for advantage in advantages]
+    compared.bar(places, advantages, width=0.6, color=colours, hatch=hatches, edgecolor=BLACK)
+    compared.axhline(0, color=GREY, linewidth=1.0, linestyle="-")
+    paid.set(title=title, ylabel="reward", ylim=(0, 1.6))
+    paid.legend(loc="upper right")
+    compared.set(xlabel="answer", ylabel="advantage", xlim=(0.4, LARGEST_GROUP + 0.6), ylim=(-3, 3))
+    compared.set_xticks(range(1, LARGEST_GROUP + 1))
+    for axes in (paid, compared):
+        axes.grid(axis="x", visible=False)
+    return figure
+
+
+def token_forces_figure(curve: TokenForces, here: TokenForces, bounds: tuple[float, float]) -> Figure:
+    """Losses and gradients of one token over the ratio, with the clip range shaded and a mark at one ratio.
+
+    The axes hold advantages of 1 and -1 with KL weights up to 3 and do not move with the numbers.
+    """
+    figure, panels = pyplot.subplots(1, 2, figsize=(8.4, 4.2), sharex=True)
+    lines = {"clipped surrogate": "surrogate", "β KL": "penalty", "sum": "total"}
+    for axes, part in zip(panels, ("loss", "gradient"), strict=True):
+        for (label, name), colour, dashes in zip(lines.items(), (BLUE, ORANGE, BLACK), ("--", "-.", "-"), strict=True):
+            values = getattr(getattr(curve, name), part)
+            axes.plot(curve.ratios, values, color=colour, linestyle=dashes, label=label)
+        axes.plot(here.ratios, getattr(here.total, part), "o", color="white", markeredgecolor=BLACK, markersize=10)
+        axes.axvspan(*bounds, color="#E8E8E8", zorder=0)
+        axes.axhline(0, color=GREY, linewidth=0.8, linestyle="-")
+        axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_xlabel("ratio ρ")
+    panels[0].set(title="loss", ylim=(-2.3, 4.6))
+    panels[1].set(title="gradient by the token's logit", ylim=(-1.1, 1.9))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
 
 
 def mixed_groups_figure(

@@ -28,8 +28,13 @@ def _mean(values: Any) -> float:
 # --- One answer, one run ---------------------------------------------------------------------------
 
 
-def token_bars(tokens: Sequence[str], columns: Mapping[str, Sequence[float]]) -> Figure:
-    """Bars per token, one panel for each of `TOKEN_COLUMNS`, over the text of the answer."""
+def token_bars(
+    tokens: Sequence[str], columns: Mapping[str, Sequence[float]], limits: Mapping[str, float] | None = None
+) -> Figure:
+    """Bars per token, one panel for each of `TOKEN_COLUMNS`, over the text of the answer.
+
+    With `limits` a panel reaches from minus to plus its number, whatever the bars: pictures can then be compared.
+    """
     figure, axes = pyplot.subplots(len(TOKEN_COLUMNS), 1, figsize=(8.4, 7.6), sharex=True)
     places = range(len(tokens))
     for axis, (name, color) in zip(axes, TOKEN_COLUMNS.items(), strict=True):
@@ -38,6 +43,8 @@ def token_bars(tokens: Sequence[str], columns: Mapping[str, Sequence[float]]) ->
         axis.set_ylabel(name)
         axis.grid(axis="x", visible=False)
         axis.margins(y=0.12)
+        if limits is not None:
+            axis.set_ylim(-limits[name], limits[name])
     axes[-1].set_xticks(places, [token.strip() or repr(token) for token in tokens], rotation=55, ha="right")
     axes[-1].set_xlabel("token of the answer, EOS included")
     return figure

@@ -33,6 +33,31 @@ def bucket_bars(measured: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure
     return figure
 
 
+def token_weight_bars(lengths: Sequence[int], weights: Mapping[str, Sequence[float]]) -> Figure:
+    """What a token and what all tokens of each answer weigh, by normalisation; axes for 2 answers or more.
+
+    Args:
+        lengths: tokens of each answer.
+        weights: normalisation -> what one token of each answer is multiplied by.
+    """
+    figure, axes = pyplot.subplots(1, 2, figsize=(8.4, 3.9))
+    width = 0.8 / len(lengths)
+    for place, length in enumerate(lengths):
+        x = [index + width * (place - (len(lengths) - 1) / 2) for index in range(len(weights))]
+        style = {"color": (BLUE, ORANGE)[place % 2], "hatch": HATCHES[place], "edgecolor": "white"}
+        tokens = "1 token" if length == 1 else f"{length} tokens"
+        per_token = [row[place] for row in weights.values()]
+        axes[0].bar(x, per_token, width=0.92 * width, label=f"answer {place + 1}, {tokens}", **style)
+        axes[1].bar(x, [length * weight for weight in per_token], width=0.92 * width, **style)
+    for axis, title, top in zip(axes, ("of one token", "of the whole answer"), (0.55, 1.0), strict=True):
+        axis.set(title=title, ylim=(0, top))
+        axis.set_xticks(range(len(weights)), list(weights))
+        axis.grid(axis="x", visible=False)
+    axes[0].set_ylabel("weight in the loss")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(lengths))
+    return figure
+
+
 def difficulty_lines(group_size: int = 8) -> Figure:
     """Advantages of right and wrong answers over the number of right ones, with and without the division by std."""
     counts = range(1, group_size)

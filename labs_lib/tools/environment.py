@@ -2,6 +2,7 @@
 
 import os
 
+from labs_lib.interactive.front_end import NO_WIDGETS, WIDGETS_VARIABLE
 from labs_lib.paths import ROOT
 
 
@@ -11,5 +12,6 @@ def kernel_environment() -> dict[str, str]:
     return {
         "PYTHONPATH": path,
         "PYTHONHASHSEED": "0",  # the order in which a printed set shows its members
+        WIDGETS_VARIABLE: NO_WIDGETS,  # a program looks at the outputs, also if a notebook started it
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }

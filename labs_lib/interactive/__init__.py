@@ -1,0 +1,1 @@
+"""Figures with controls: sliders where a front end shows them, one static figure everywhere else."""
