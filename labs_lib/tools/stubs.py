@@ -24,11 +24,6 @@ class Stub:
     exercise: str
     stars: int
 
-    @property
-    def points(self) -> int:
-        """What a right answer is worth: a point for each star, for each function."""
-        return self.stars
-
 
 def is_stub(statement: ast.stmt) -> bool:
     """Whether a statement defines a function that only raises NotImplementedError, after its docstring."""

@@ -1,9 +1,9 @@
 """`make student`: the course as it is handed out, in outputs/student/, to be zipped.
 
-In it: every lab without outputs and counts; `labs_lib`, `configs`, `data` and the base models of `tiny`, which the labs
-run on; `docs` without the teacher's notes; `requirements.txt`, the licence, a Makefile with the targets of a student, a
-README. Not in it: `notebooks/solutions`, `tests` (they hold solutions and wrong answers), `figures` and recorded
-outputs, what belongs to making the course.
+In it: every lab without outputs and counts, and the texts beside them; `labs_lib`, `configs`, `data` and the base
+models of `tiny`, which the labs run on; `docs` without the teacher's notes; `requirements.txt`, the licence, a Makefile
+with the targets of a student, a README. Not in it: `notebooks/solutions`, `tests` (they hold solutions and wrong
+answers), `figures` and recorded outputs, what belongs to making the course.
 
 Folded hints stay. A folded block whose summary speaks of a solution or an answer goes, and so does a cell with the tag
 `solution`. The errors to diagnose stay as they are: bug, invariant and the text that follows are the lesson, and what
@@ -103,7 +103,7 @@ def _for_students(block: str) -> bool:
 def student_files(root: Path) -> dict[str, bytes]:
     """Every file of the student's folder by its path in it."""
     files = {"README.md": README.encode(), "Makefile": student_makefile((root / "Makefile").read_text()).encode()}
-    for name in COPIED:
+    for name in (*COPIED, *(f"notebooks/{path.name}" for path in (root / "notebooks").glob("*.md"))):
         files |= {path.relative_to(root).as_posix(): path.read_bytes() for path in _files(root / name)}
     for lab in LABS:
         if not is_solution(lab):
@@ -130,7 +130,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _teachers(path: Path) -> bool:
-    return path.parent.name == "docs" and _FOR_TEACHERS.search(path.name) is not None
+    return path.parent.name in ("docs", "notebooks") and _FOR_TEACHERS.search(path.name) is not None
 
 
 def write_edition(folder: Path, files: Mapping[str, bytes], fresh: bool) -> None:

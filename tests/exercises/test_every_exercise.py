@@ -111,7 +111,7 @@ def test_stubs_know_their_exercise_and_their_stars():
     book = notebook(STUB, "x = 1", STUB.replace("double", "treble"))
     book.cells[0].source = f"### Exercise 2.1: twice\n*Difficulty {STAR}{STAR}☆, 5 minutes*"
     book.cells[3].update(cell_type="markdown", source=f"### Exercise 3 · Thrice ({STAR}, 5 minutes)")
-    assert [(s.name, s.exercise, s.points) for s in stubs(book, "x")] == [
+    assert [(s.name, s.exercise, s.stars) for s in stubs(book, "x")] == [
         ("double", "Exercise 2.1", 2),
         ("treble", "Exercise 3", 1),
     ]

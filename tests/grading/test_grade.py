@@ -14,8 +14,9 @@ from labs_lib.exercises import check, lab02
 from labs_lib.paths import NOTEBOOKS, ROOT
 from labs_lib.tools.grading.__main__ import main
 from labs_lib.tools.grading.running import Limits
-from labs_lib.tools.grading.sheet import grade, read_lab, render
+from labs_lib.tools.grading.sheet import Mark, grade, read_lab, render, with_points
 from labs_lib.tools.grading.submission import parsed
+from labs_lib.tools.stubs import Stub
 
 NAMES = ("answer_mask", "advantages_of_groups", "clipped_loss", "exact_kl", "answer_mean_loss")
 SOLUTIONS = {name: parsed(solved_cells(LAB02)).definitions(name)[0].source for name in NAMES}
@@ -212,6 +213,15 @@ def test_the_last_definition_counts():
     stub = body("answer_mask", "raise NotImplementedError")
     _, marks = graded(submitted(LAB02, {"answer_mask": SOLUTIONS["answer_mask"]}, last=[stub]))
     assert marks["answer_mask"].status == "not attempted"
+
+
+def test_points_are_those_of_an_exercise_with_all_of_its_functions():
+    stubs = (Stub("f", "a", "Exercise 1", 1), Stub("g", "b", "Exercise 2", 2), Stub("h", "b", "Exercise 2", 2))
+    for given, points in ((("f", "g", "h"), [1, 0, 2]), (("f", "g"), [1, 0, 0]), (("h",), [0, 0, 0])):
+        statuses = {stub.name: "right" if stub.name in given else "wrong" for stub in stubs}
+        found = with_points([Mark(s.name, s.exercise, s.stars, statuses[s.name], 0, 0, "") for s in stubs])
+        assert [mark.points for mark in found] == points
+        assert [mark.out_of for mark in found] == [1, 0, 2]
 
 
 @pytest.mark.parametrize("cells", [[], ["x = 1"]], ids=["no cells", "other cells"])

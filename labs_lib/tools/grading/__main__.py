@@ -10,7 +10,7 @@ limit; of what it writes nothing is kept. That is protection from accidents and 
 what runs in the same process can find and change everything in it, read other files and use the network. Grade
 submissions of people you do not trust in a container.
 
-A function is worth a point for each star of its exercise, when every property holds, and otherwise none.
+An exercise is worth a point for each of its stars, when all of its functions have every property, and otherwise none.
 """
 
 import argparse

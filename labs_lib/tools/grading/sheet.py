@@ -1,7 +1,7 @@
 """The score sheet of one submitted notebook: marks, points, and the cells that failed."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labs_lib.errors import LabError
@@ -27,7 +27,7 @@ class Lab:
 
 @dataclass(frozen=True)
 class Mark:
-    """How one function was marked. `points` are those earned, `out_of` those that it is worth."""
+    """How one function was marked. The points of an exercise, earned and possible, stand at its last function."""
 
     name: str
     exercise: str
@@ -106,7 +106,7 @@ def grade(submission: Submission, file_name: str, lab: Lab, limits: Limits) -> S
     ]
     verdicts = known | run_checks(tasks, submission, limits)
     failed = {cell for verdict in verdicts.values() for cell in verdict.failed} | set(submission.broken)
-    marks = tuple(_mark(stub, verdicts[stub.name]) for stub in lab.stubs)
+    marks = with_points([_mark(stub, verdicts[stub.name]) for stub in lab.stubs])
     return ScoreSheet(file_name, lab.name, marks, tuple(sorted(failed, key=lambda cell: (cell.cell, cell.error))))
 
 
@@ -121,8 +121,18 @@ def _without_running(name: str, submission: Submission) -> Verdict | None:
 
 
 def _mark(stub: Stub, verdict: Verdict) -> Mark:
-    earned = stub.points if verdict.status == "right" else 0
-    return Mark(stub.name, stub.exercise, stub.stars, verdict.status, earned, stub.points, verdict.hint or "")
+    return Mark(stub.name, stub.exercise, stub.stars, verdict.status, 0, 0, verdict.hint or "")
+
+
+def with_points(marks: Sequence[Mark]) -> tuple[Mark, ...]:
+    """The marks with a point for each star of an exercise, at its last function, if all of its functions are right."""
+    wrong = {mark.exercise for mark in marks if mark.status != "right"}
+    last = {mark.exercise: mark.name for mark in marks}
+    worth = [mark.stars if last[mark.exercise] == mark.name else 0 for mark in marks]
+    return tuple(
+        replace(mark, points=0 if mark.exercise in wrong else points, out_of=points)
+        for mark, points in zip(marks, worth, strict=True)
+    )
 
 
 def render(sheet: ScoreSheet) -> Iterator[str]:
@@ -131,7 +141,8 @@ def render(sheet: ScoreSheet) -> Iterator[str]:
     width = max(len(mark.name) for mark in sheet.marks)
     for mark in sheet.marks:
         detail = mark.detail or ("not attempted" if mark.status == "not attempted" else "")
-        line = f"  {MARKS[mark.status]} {mark.name:<{width}}  {STAR * mark.stars:<3}  {mark.points} of {mark.out_of}"
+        points = f"{mark.points} of {mark.out_of}" if mark.out_of else "  and"
+        line = f"  {MARKS[mark.status]} {mark.name:<{width}}  {STAR * mark.stars:<3}  {points:<6}"
         yield f"{line}  {detail}".rstrip()
     counts = ", ".join(f"{sum(m.status == s for m in sheet.marks)} {s}" for s in MARKS)
     yield f"{sheet.points} of {sheet.out_of} points ({counts})"
