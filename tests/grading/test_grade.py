@@ -128,21 +128,11 @@ def tricks():
     return graded(book)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("answer_mask", "and should be (4, 6))"),
-        ("advantages_of_groups", "some values differ"),
-        ("clipped_loss", "("),
-    ],
-)
-def test_no_trick_makes_a_wrong_function_right(tricks, name, reason):
-    assert tricks[1][name].status == "wrong" and any(item.hint in tricks[1][name].detail for item in properties(name))
-    assert reason.split("(")[0] in tricks[1][name].detail
-
-
-def properties(name):
-    return getattr(lab02, name.upper()).properties
+@pytest.mark.parametrize("name", ["answer_mask", "advantages_of_groups", "clipped_loss"])
+def test_no_trick_makes_a_wrong_function_right(tricks, name):
+    mark = tricks[1][name]
+    hints = [item.hint for item in getattr(lab02, name.upper()).properties]
+    assert mark.status == "wrong" and any(mark.detail.startswith(hint) for hint in hints)
 
 
 def test_added_and_moved_cells_are_part_of_an_answer(tricks):
