@@ -13,11 +13,13 @@ BENCH_READY := $(VENV)/.installed-bench
 # LABS selects labs by name or number (LABS="02 03"); ARGS goes to the tool as it is.
 LABS ?=
 ARGS ?=
+# The notebook to grade.
+NB ?=
 # Workers of the tests: auto (the cores, at most 4), a number, or 0 for none.
 WORKERS ?= auto
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup run-all test lab book refresh check report audit studies rates record bench gpu data tiny-base model clean
+.PHONY: help setup run-all test lab book refresh check report audit studies rates record bench gpu data tiny-base model student grade clean
 
 help:  ## this list
 	@awk -F ':.*## +' '/^[a-z-]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +90,12 @@ tiny-base: $(READY)  ## train the tiny base model again (about an hour)
 
 model: $(READY)  ## fetch and check the base model of PROFILE
 	$(PY) -m labs_lib.tools.model --profile $(PROFILE) $(ARGS)
+
+student: $(READY)  ## write the edition that is handed out: outputs/student, without outputs and solutions
+	$(PY) -m labs_lib.tools.student $(ARGS)
+
+grade: $(READY)  ## check a submitted notebook and print a score sheet (NB=path/to/submitted.ipynb, ARGS=--json)
+	@$(PY) -m labs_lib.tools.grading $(ARGS) "$(NB)"
 
 clean:  ## delete everything that runs have made (outputs/ and caches)
 	rm -rf outputs .pytest_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ arguments changed in place, other results for equal arguments, and prints (dropp
 
 import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -224,6 +224,11 @@ def _refuse_loose(expected: torch.Tensor, atol: float) -> None:
     largest = float(finite.max()) if finite.numel() else 0.0
     if largest and atol > 0.01 * largest:
         raise LabError(f"A tolerance of {atol} cannot tell the expected values (at most {largest:.3g}) from zero.")
+
+
+def all_hold(comparisons: Iterable[Comparison]) -> Comparison:
+    """The first comparison that fails, or one that holds."""
+    return next((comparison for comparison in comparisons if not comparison), Comparison())
 
 
 def gradients(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

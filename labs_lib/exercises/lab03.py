@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from labs_lib.exercises.check import Comparison, Exercise, Property, close
+from labs_lib.exercises.check import Comparison, Exercise, Property, all_hold, close
 
 # --- 1: learning rate --------------------------------------------------------------------------------
 
@@ -14,23 +14,18 @@ Rate = Callable[..., float]
 
 def _warmup(rate: Rate) -> Comparison:
     """200 updates, 20 of warm-up: update 9 is half way up, update 19 at the peak."""
-    return _all(close(rate(update, 200, 2e-5), 2e-5 * (update + 1) / 20, 1e-12) for update in (0, 9, 19))
+    return all_hold(close(rate(update, 200, 2e-5), 2e-5 * (update + 1) / 20, 1e-12) for update in (0, 9, 19))
 
 
 def _decrease(rate: Rate) -> Comparison:
     expected = {109: 2e-5 * (1 - 0.9 * 90 / 180), 199: 2e-6}
-    return _all(close(rate(update, 200, 2e-5), value, 1e-12) for update, value in expected.items())
+    return all_hold(close(rate(update, 200, 2e-5), value, 1e-12) for update, value in expected.items())
 
 
 def _other_fractions(rate: Rate) -> Comparison:
     found = [rate(update, 10, 1.0, 0.5, 0.2) for update in range(10)]
     expected = [0.2, 0.4, 0.6, 0.8, 1.0, 0.84, 0.68, 0.52, 0.36, 0.2]
-    return _all(close(float(value), wanted, 1e-9) for value, wanted in zip(found, expected, strict=True))
-
-
-def _all(comparisons: Any) -> Comparison:
-    """The first comparison that fails, or one that holds."""
-    return next((comparison for comparison in comparisons if not comparison), Comparison())
+    return all_hold(close(float(value), wanted, 1e-9) for value, wanted in zip(found, expected, strict=True))
 
 
 LEARNING_RATE = Exercise(
@@ -84,11 +79,11 @@ MICRO_BATCH_LOSSES = Exercise(
         Property("for one part it is the mean negative log-probability", lambda f: _total(f, [slice(0, 3)])),
         Property(
             "the losses of any split add up to that of the whole batch",
-            lambda f: _all(_total(f, s) for s in ([slice(0, 1), slice(1, 3)], [slice(0, 2), slice(2, 3)])),
+            lambda f: all_hold(_total(f, s) for s in ([slice(0, 1), slice(1, 3)], [slice(0, 2), slice(2, 3)])),
         ),
         Property(
             "what stands off the mask does not count, not even NaN",
-            lambda f: _all(_total(f, [slice(0, 3)], filler) for filler in (7.0, torch.nan)),
+            lambda f: all_hold(_total(f, [slice(0, 3)], filler) for filler in (7.0, torch.nan)),
         ),
         Property("the gradients add up to that of the whole batch, padding of NaN included", _gradient),
     ),
@@ -164,7 +159,7 @@ def _pass_at_1(expected: dict[str, float], rows: list[dict[str, Any]]) -> Callab
             return Comparison("the result is not a dict")
         if set(found) != set(expected):
             return Comparison("the keys are not the populations that occur and ALL")
-        return _all(close(found[key], value, 1e-9) for key, value in expected.items())
+        return all_hold(close(found[key], value, 1e-9) for key, value in expected.items())
 
     return holds
 
@@ -192,11 +187,11 @@ MIXED_SHARE = Exercise(
         Property("two answers differ with probability 2p(1 - p)", lambda f: close(f(0.3, 2), 0.42, 1e-9)),
         Property(
             "right and wrong play the same part",
-            lambda f: _all(close(float(f(p, 5)), 1 - 0.8**5 - 0.2**5, 1e-9) for p in (0.2, 0.8)),
+            lambda f: all_hold(close(float(f(p, 5)), 1 - 0.8**5 - 0.2**5, 1e-9) for p in (0.2, 0.8)),
         ),
         Property(
             "a policy that is always wrong, or always right, has no mixed group",
-            lambda f: _all(close(float(f(p, 4)), 0.0, 1e-12) for p in (0.0, 1.0)),
+            lambda f: all_hold(close(float(f(p, 4)), 0.0, 1e-12) for p in (0.0, 1.0)),
         ),
         Property("a larger group is mixed more often", lambda f: close(f(0.1, 8), 1 - 0.9**8 - 0.1**8, 1e-9)),
     ),

@@ -1,18 +1,12 @@
 """Exercises of lab 04: a merged adapter, the state a judge reads, the preference loss, rubric rates, a factorial."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from labs_lib.exercises.check import Comparison, Exercise, Property, close, gradients
-
-
-def _all(comparisons: Iterable[Comparison]) -> Comparison:
-    """The first comparison that fails, or one that holds."""
-    return next((comparison for comparison in comparisons if not comparison), Comparison())
-
+from labs_lib.exercises.check import Comparison, Exercise, Property, all_hold, close, gradients
 
 # --- 1: merging an adapter ---------------------------------------------------------------------------
 
@@ -28,7 +22,9 @@ SMALL = 2.0**-10  # an update that BF16 loses beside a weight of 1
 def _merged_gradient(merged: Callable[..., torch.Tensor]) -> Comparison:
     found = gradients(lambda a, b: merged(WEIGHT, a, b, ALPHA), A, B)
     expected = (2.5 * B.sum(0).unsqueeze(1).expand_as(A), 2.5 * A.sum(1).unsqueeze(0).expand_as(B))
-    return _all(close(gradient, wanted.contiguous(), 1e-5) for gradient, wanted in zip(found, expected, strict=True))
+    return all_hold(
+        close(gradient, wanted.contiguous(), 1e-5) for gradient, wanted in zip(found, expected, strict=True)
+    )
 
 
 def _keeps_small_updates(merged: Callable[..., torch.Tensor]) -> Comparison:
@@ -100,13 +96,13 @@ def _negative_log_sigmoid(difference: float) -> float:
 def _preference_gradient(loss: Callable[..., torch.Tensor]) -> Comparison:
     found = gradients(loss, CHOSEN, REJECTED)
     wrong = torch.sigmoid(REJECTED - CHOSEN) / len(CHOSEN)
-    return _all(close(gradient, wanted, 1e-6) for gradient, wanted in zip(found, (-wrong, wrong), strict=True))
+    return all_hold(close(gradient, wanted, 1e-6) for gradient, wanted in zip(found, (-wrong, wrong), strict=True))
 
 
 def _far_apart(loss: Callable[..., torch.Tensor]) -> Comparison:
     right, wrong = torch.tensor([300.0]), torch.tensor([-300.0])
     (gradient, _) = gradients(loss, wrong, right)
-    return _all(
+    return all_hold(
         (
             close(loss(wrong, right), torch.tensor(600.0), 1e-3),
             close(loss(right, wrong), torch.tensor(0.0)),
@@ -164,7 +160,7 @@ def _rates(rows: Sequence[Mapping[str, bool]], expected: Mapping[str, float | No
         found = function([dict(row) for row in rows])
         if not isinstance(found, dict) or set(found) != set(NAMES):
             return Comparison("the result is not a dict with the five rates")
-        return _all(_same_rate(found[name], expected[name]) for name in names)
+        return all_hold(_same_rate(found[name], expected[name]) for name in names)
 
     return holds
 
@@ -215,7 +211,7 @@ def _factorial(expected: Mapping[str, float], rows: Sequence[Mapping[str, Any]],
         found = function([dict(row) for row in rows])
         if not isinstance(found, dict) or set(found) != set(EFFECTS):
             return Comparison("the result is not a dict with the three effects")
-        return _all(close(found[name], expected[name], 1e-9) for name in names)
+        return all_hold(close(found[name], expected[name], 1e-9) for name in names)
 
     return holds
 

@@ -1,18 +1,12 @@
 """Exercises of lab 05: token rewards, advantages of a padded batch, the critic's loss, DPO, a detector."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import log
 from typing import Any
 
 import torch
 
-from labs_lib.exercises.check import Comparison, Exercise, Property, close
-
-
-def _all(comparisons: Iterable[Comparison]) -> Comparison:
-    """The first comparison that fails, or one that holds."""
-    return next((comparison for comparison in comparisons if not comparison), Comparison())
-
+from labs_lib.exercises.check import Comparison, Exercise, Property, all_hold, close
 
 # --- A padded batch of three answers: of 3, 1 and 2 tokens -------------------------------------------
 
@@ -73,7 +67,7 @@ BATCH_TOKEN_REWARDS = Exercise(
         ),
         Property(
             "what stands off the mask does not count, not even NaN, and is 0 in the result",
-            lambda f: _all(
+            lambda f: all_hold(
                 _rewards(f, [[-0.05, 0.025, 1], [-1.9, 0, 0], [0, 3.9, 0]], SCORES, NEVER, 0.1, filler)
                 for filler in (3.0, torch.nan)
             ),
@@ -107,7 +101,7 @@ def _gae(function: Gae, gamma: float, gae_lambda: float, filler: float = 0.0, pa
     if not isinstance(found, tuple) or len(found) != 2:
         return Comparison("the result is not a pair (advantages, returns)")
     pairs = list(zip(found, _expected_gae(gamma, gae_lambda), strict=True))
-    return _all(close(actual, expected, 1e-5) for actual, expected in (pairs if part is None else [pairs[part]]))
+    return all_hold(close(actual, expected, 1e-5) for actual, expected in (pairs if part is None else [pairs[part]]))
 
 
 BATCH_GAE = Exercise(
@@ -121,7 +115,7 @@ BATCH_GAE = Exercise(
         ),
         Property(
             "padding enters no result, not even as NaN, and is 0 there",
-            lambda f: _all(_gae(f, 1.0, 0.95, filler) for filler in (7.0, torch.nan)),
+            lambda f: all_hold(_gae(f, 1.0, 0.95, filler) for filler in (7.0, torch.nan)),
         ),
         Property(
             "advantages and returns are constants",
@@ -167,7 +161,9 @@ BATCH_CRITIC_LOSS = Exercise(
         ),
         Property(
             "what stands off the mask does not count, not even NaN",
-            lambda f: _all(_critic_value(f, slice(0, 3), (1.36 / 6 + 0.5 + 9.0 / 4) / 3, x) for x in (5.0, torch.nan)),
+            lambda f: all_hold(
+                _critic_value(f, slice(0, 3), (1.36 / 6 + 0.5 + 9.0 / 4) / 3, x) for x in (5.0, torch.nan)
+            ),
         ),
         Property("the gradient is value minus return, over tokens and answers, and 0 on padding", _critic_gradient),
     ),
@@ -196,7 +192,7 @@ def _dpo_gradient(function: Dpo) -> Comparison:
     if any(part is None for part in found):
         return Comparison("no gradient reaches one of the two sides")
     expected = torch.tensor([-0.125, -0.25]) / 2
-    return _all(close(part, sign * expected, 1e-6) for part, sign in zip(found, (1, -1), strict=True))
+    return all_hold(close(part, sign * expected, 1e-6) for part, sign in zip(found, (1, -1), strict=True))
 
 
 BATCH_DPO_LOSS = Exercise(
@@ -252,7 +248,7 @@ PARTED_AT = Exercise(
         ),
         Property(
             "a rubric that stays, or rises too, is no parting",
-            lambda f: _all(_detects(_steps(1, 2, 3, 4), curve, None)(f) for curve in (_FLAT, _steps(0, 1, 2, 3))),
+            lambda f: all_hold(_detects(_steps(1, 2, 3, 4), curve, None)(f) for curve in (_FLAT, _steps(0, 1, 2, 3))),
         ),
         Property(
             "a rubric that falls while the paid curve falls too is no parting",

@@ -24,6 +24,7 @@ def lab():
     return lab_namespace(LAB, names)
 
 
+@pytest.mark.diagnoses("00-start-here-009", "assert_between", "assert_equal_numbers")
 def test_start_here_sharpens_its_invariant():
     names = ["mean", "mean_of_four", "assert_between", "assert_equal_numbers"]
     start = lab_namespace(START, names)
@@ -44,6 +45,25 @@ def test_verify_holds_every_invariant(lab, check):
 def test_every_naive_verifier_breaks_every_invariant(lab, check, name):
     with pytest.raises(AssertionError, match="paid"):
         lab[check](VERIFIERS[name])
+
+
+@pytest.mark.diagnoses("01-verifier-039", "assert_whole_text")
+@pytest.mark.diagnoses("01-verifier-044", "assert_json_integer")
+@pytest.mark.diagnoses("01-verifier-049", "assert_finished")
+@pytest.mark.diagnoses("01-verifier-054", "assert_known_ids")
+@pytest.mark.parametrize(
+    ("name", "broken", "symptom"),
+    [
+        ("first object", "assert_whole_text", "{.*}{.*}"),
+        ("isinstance", "assert_json_integer", ":true}"),
+        ("isinstance", "assert_finished", "finish reason 'length'"),
+        ("isinstance", "assert_known_ids", "an id that no token has"),
+    ],
+)
+def test_each_naive_verifier_breaks_the_invariant_of_its_section(lab, name, broken, symptom):
+    lab[broken](verify)
+    with pytest.raises(AssertionError, match=symptom):
+        lab[broken](VERIFIERS[name])
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -104,6 +124,7 @@ def test_careful_look_tells_every_answer_apart(tokens):
     assert len({tokens["careful_look"](ids) for ids in tokens["answers"].values()}) == len(tokens["answers"]) == 4
 
 
+@pytest.mark.diagnoses("01-verifier-054", "assert_every_token_counts")
 @pytest.mark.parametrize("hidden", ["unknown id", "special token", "EOS twice"])
 def test_lenient_decoding_hides_each_of_them(tokens, hidden):
     answers = {name: tokens["answers"][name] for name in ("right", hidden)}
@@ -116,6 +137,7 @@ def test_careful_text_alone_still_hides_an_unknown_id(tokens):
         tokens["assert_every_token_counts"](lambda ids: tokens["careful_look"](ids)[0], tokens["answers"])
 
 
+@pytest.mark.diagnoses("01-verifier-018", "leaked")
 def test_disguised_problems_leak_by_key_only(lab):
     train = [WORKED_PROBLEM]
     disguised = [Problem(12, (5, 30), (9, 11)), Problem(12, (30, 5), (11, 9))]
@@ -123,6 +145,7 @@ def test_disguised_problems_leak_by_key_only(lab):
     assert lab["leaked"](train, disguised, Problem.key) == 2
 
 
+@pytest.mark.diagnoses("01-verifier-028", "stock_arithmetic_scope")
 def test_a_link_passes_the_guard_by_name_and_not_the_scope(lab, tmp_path):
     (tmp_path / "data").mkdir()
     held_out = tmp_path / "data" / "test.labels.jsonl"
@@ -136,6 +159,7 @@ def test_a_link_passes_the_guard_by_name_and_not_the_scope(lab, tmp_path):
         lab["guarded_read"](link)
 
 
+@pytest.mark.diagnoses("01-verifier-089", "verifier_equivalence")
 def test_z3_refutes_the_mistake_that_samples_do_not_show(lab):
     result = z3_twin.verifier_equivalence(lab["judge_299"])
     assert result.status == z3_twin.COUNTEREXAMPLE and result.counterexample["value"] == 300

@@ -77,6 +77,7 @@ def test_diagnose_reports_and_is_not_silent_about_what_gets_through(lab, capsys)
         lab[0].diagnose(lambda _: None, 1)
 
 
+@pytest.mark.diagnoses("02-group-advantages-016", "require_prompt_predicts_first_token")
 def test_prompt_predicts_first_token(lab):
     lab, _ = lab
     for answer in ANSWERS:
@@ -87,6 +88,7 @@ def test_prompt_predicts_first_token(lab):
         trips(lab.require_prompt_predicts_first_token, shifted, lab.policy, PROMPT, answer)
 
 
+@pytest.mark.diagnoses("02-group-advantages-022", "require_whole_answers")
 def test_whole_answers(lab):
     lab, _ = lab
     lab.require_whole_answers(lab.mask, ANSWERS)
@@ -110,6 +112,7 @@ def test_shared_prefix_equals_plain_scoring(lab):
     assert lab.relative_gap(2 * slopes[0], slopes[1]) > 0.9
 
 
+@pytest.mark.diagnoses("02-group-advantages-033", "require_padding_unseen")
 def test_padding_unseen(lab):
     lab, _ = lab
     right = logprobs(vars(lab), lab.policy, ANSWERS[0])
@@ -135,6 +138,7 @@ def test_plain_loop_samples_what_the_library_samples(lab):
         assert torch.allclose(torch.tensor(captured), rollout.logprobs[row, rollout.mask[row]], atol=1e-5)
 
 
+@pytest.mark.diagnoses("02-group-advantages-046", "require_recovered")
 def test_recovered(lab):
     lab, _ = lab
     draws = answer_draws(named_generator(3, "test/lab02"), 4, 8)
@@ -153,6 +157,7 @@ def test_recovered(lab):
     lab.require_recovered(scored(lab.policy), rollout.logprobs, rollout.mask)
 
 
+@pytest.mark.diagnoses("02-group-advantages-055", "require_no_invented_winner")
 def test_no_invented_winner(lab):
     lab, _ = lab
     rewards = torch.tensor([[0.1] * 8, [1.0] * 8, [1.0, 0.0] * 4])
@@ -179,6 +184,7 @@ def test_mixed_share(lab):
     assert lab.mixed_subsets(5, 16, 2) == pytest.approx(sum((a < 5) != (b < 5) for a, b in pairs) / len(pairs))
 
 
+@pytest.mark.diagnoses("02-group-advantages-079", "require_history")
 def test_history(lab):
     lab, _ = lab
     used, _ = lab.walk(6)
@@ -187,6 +193,7 @@ def test_history(lab):
     trips(lab.require_history, [1.3, 1.4])  # the answers are another policy's
 
 
+@pytest.mark.diagnoses("02-group-advantages-094", "require_block_free")
 def test_block_free(lab):
     lab, _ = lab
     generator = named_generator(5, "test/lab02")
@@ -195,6 +202,7 @@ def test_block_free(lab):
     trips(lab.require_block_free, lab.kl_block_by_block, z, y)
 
 
+@pytest.mark.diagnoses("02-group-advantages-122", "require_split_free")
 def test_split_free(lab):
     lab, _ = lab
     answers = [torch.full((n,), float(n)) for n in (1, 1, 4)]
@@ -218,6 +226,7 @@ def test_plain_loss_has_the_librarys_value_and_gradient(lab):
     assert lab.relative_gap(lab.gradient(moved, flipped), flat) > 0.1
 
 
+@pytest.mark.diagnoses("02-group-advantages-152", "require_kl_only")
 def test_kl_only(lab):
     lab, _ = lab
     expected = lab.kl_gradient(lab.policy)

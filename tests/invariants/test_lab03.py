@@ -65,6 +65,7 @@ def test_the_mask_is_made_by_position(lab):
     lab["require_supervised"](mask, targets)
 
 
+@pytest.mark.diagnoses("cell-008", "require_supervised")
 def test_masks_from_ids_or_one_short_of_eos_are_noticed(lab):
     targets = [example.target for example in examples(10, 6)]
     filled, mask = lab["padded"](targets, EOS)
@@ -87,6 +88,7 @@ def test_the_plain_supervised_gradient_is_the_librarys_for_every_split(lab):
         assert torch.allclose(found / plain.norm(), plain / plain.norm(), atol=1e-5)
 
 
+@pytest.mark.diagnoses("cell-013", "require_same_gradient")
 def test_a_mean_of_means_is_noticed(lab):
     policy, batch = small_model(), examples(10, 8)
     lab["sft_loss"](policy, batch).backward()
@@ -179,6 +181,7 @@ def test_three_policies_that_keep_their_places_pass(lab):
     lab["require_three_policies"](ran(), policy_fingerprint(small_model()))
 
 
+@pytest.mark.diagnoses("cell-034", "require_three_policies")
 @pytest.mark.parametrize(("kind", "symptom"), [("RecomputesOld", "recomputed"), ("MovesReference", "no longer")])
 def test_a_policy_in_anothers_place_is_noticed(lab, kind, symptom):
     with pytest.raises(AssertionError, match=symptom):
@@ -215,11 +218,13 @@ def test_a_right_resume_differs_in_nothing(interrupted):
     assert require_consumed_once(trainer.history) == 4 * 8
 
 
+@pytest.mark.diagnoses("cell-053")
 def test_forgotten_generators_are_named(lab, interrupted):
     _, differing = interrupted(lab["ForgetsGenerators"])
     assert {"tensor generator.draws", "record history"} <= set(differing)
 
 
+@pytest.mark.diagnoses("cell-053", "require_consumed_once")
 def test_a_rollout_optimised_twice_is_named(lab, interrupted):
     trainer, differing = interrupted(lab["CountersOfYesterday"])
     assert "record history" in differing
@@ -230,6 +235,7 @@ def test_a_rollout_optimised_twice_is_named(lab, interrupted):
 # --- 5 to 7: evaluation, a swapped start, rewards ----------------------------------------------------
 
 
+@pytest.mark.diagnoses("cell-067", "require_pass_at_1")
 def test_the_best_of_four_is_not_pass_at_1(lab):
     rewards = {"a": (1, 0, 0, 0), "b": (0, 0, 0, 0), "c": (1, 1, 1, 1)}
     rows = [{"problem": name, "reward": reward} for name, values in rewards.items() for reward in values]
@@ -239,6 +245,7 @@ def test_the_best_of_four_is_not_pass_at_1(lab):
         lab["require_pass_at_1"](lab["published"](rows), rows)
 
 
+@pytest.mark.diagnoses("cell-077", "PolicySource")
 def test_a_start_from_elsewhere_is_refused(tmp_path):
     profile = load_profile("tiny")
     right, elsewhere = (load_base(profile, weak).model for weak in (False, True))
@@ -251,6 +258,7 @@ def test_a_start_from_elsewhere_is_refused(tmp_path):
         PolicySource(profile, False, files[1], fingerprint).load()
 
 
+@pytest.mark.diagnoses("cell-089", "require_verified_rewards")
 def test_a_bonus_for_style_is_noticed(lab):
     lab["typical"] = 4
     require_verified_rewards(ran().history)

@@ -46,6 +46,7 @@ def lab():
 # --- 1: the corpus -----------------------------------------------------------------------------------
 
 
+@pytest.mark.diagnoses("cell-009", "refuse_differences")
 def test_a_corpus_with_its_courtesies_on_one_side_is_refused():
     corpus = load_corpus()
     refuse_differences(audit_corpus(corpus))
@@ -69,6 +70,7 @@ def test_the_plain_branch_is_the_librarys(lab):
     assert not torch.allclose(found, layer.base(x), atol=0.1)
 
 
+@pytest.mark.diagnoses("cell-020", "require_learnable")
 def test_a_start_with_b_alone_at_zero_is_the_only_one_that_passes(lab):
     lab["require_learnable"](A, 0 * B)
     with pytest.raises(AssertionError, match="nothing will ever be learned"):
@@ -98,6 +100,7 @@ def test_training_the_judge_moves_a_role_on_its_backbone_and_no_other(lab):
         assert torch.equal(score_pairs(other, lab["examples"], PAD_ID), before[shared]) is not shared
 
 
+@pytest.mark.diagnoses("cell-032", "require_separate")
 def test_roles_on_one_backbone_are_refused(lab):
     require_separate({"judge": lab["judge"], "critic": small_judge(51)})
     with pytest.raises(VerificationError, match="judge and critic share"):
@@ -124,6 +127,7 @@ def test_the_right_token_is_found_by_position(lab):
     lab["require_last_token"](lambda ids, mask: last_active(mask), ids, mask)
 
 
+@pytest.mark.diagnoses("cell-056", "require_last_token")
 def test_the_last_index_of_a_padded_batch_is_noticed(lab):
     with pytest.raises(AssertionError, match="2 of 3 answers are read at another token"):
         lab["require_last_token"](lab["last_index"], *pad_targets(ANSWERS, PAD_ID))
@@ -139,6 +143,7 @@ def test_the_last_index_depends_on_the_company(lab):
     assert abs(scores["last_index"][0] - scores["last_index"][1]) > 1e-3
 
 
+@pytest.mark.diagnoses("cell-056", "require_last_token")
 def test_the_last_id_that_is_not_pad_passes_until_an_answer_ends_with_it(lab):
     place = lab["last_other_than"](PAD_ID)
     lab["require_last_token"](place, *pad_targets(ANSWERS, PAD_ID))  # a PAD inside is not yet enough
@@ -147,6 +152,7 @@ def test_the_last_id_that_is_not_pad_passes_until_an_answer_ends_with_it(lab):
         lab["require_last_token"](place, *pad_targets(cut, PAD_ID))
 
 
+@pytest.mark.diagnoses("cell-056", "require_last_token")
 def test_the_last_id_that_is_not_eos_loses_every_eos_of_rows_filled_with_it(lab):
     ids, mask = pad_targets(ANSWERS, EOS_ID)
     lab["require_last_token"](lab["by_position"], ids, mask)
@@ -167,6 +173,7 @@ def test_ids_behind_the_end_change_no_bit_of_a_score_and_would_at_the_last_index
 # --- 8: accuracy, quality, reliability ---------------------------------------------------------------
 
 
+@pytest.mark.diagnoses("cell-068", "require_counts_answers")
 def test_an_accuracy_quoted_as_quality_is_noticed(lab):
     answers = [{"success": number < 118} for number in range(180)]
     lab["require_counts_answers"]({"count": 118, "n": 180}, answers)
@@ -205,6 +212,7 @@ def test_the_other_action_is_always_another(lab):
     assert all(lab["other_action"](action) != action for action in ACTIONS)
 
 
+@pytest.mark.diagnoses("cell-097", "office_help_scope")
 def test_probes_cannot_be_opened_while_learning():
     for allowed in (True, False):
         with office_help_scope(validation_pairs=allowed), pytest.raises(LearningScopeError, match="probes"):
@@ -212,6 +220,7 @@ def test_probes_cannot_be_opened_while_learning():
     assert len(load_probes()) == 80
 
 
+@pytest.mark.diagnoses("cell-097", "require_announced")
 def test_a_judge_that_learned_after_its_announcement_is_noticed(lab):
     judge = lab["judge"]
     announced = learned_fingerprint(judge)

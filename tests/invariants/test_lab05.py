@@ -48,6 +48,7 @@ def ran(kind=PpoTrainer, iterations=4, **changes):
 # --- 1: four roles -----------------------------------------------------------------------------------
 
 
+@pytest.mark.diagnoses("cell-057", "require_same_judge")
 def test_a_shared_backbone_is_refused_and_would_move_the_reward(lab):
     judge = small_judge(JUDGE_SEED, learned=True)
     started = learned_fingerprint(judge)
@@ -104,6 +105,7 @@ def test_the_worked_example_is_right_in_fp64(lab):
     assert found.advantages[0].tolist() == pytest.approx(advantages, abs=1e-12)
 
 
+@pytest.mark.diagnoses("cell-027", "require_end")
 def test_a_bootstrap_past_the_end_is_noticed(lab):
     lab["require_end"](R, lab["gae"](R, V, 1.0, 0.95)[1])
     for lam in (0.0, 0.95, 1.0):
@@ -111,6 +113,7 @@ def test_a_bootstrap_past_the_end_is_noticed(lab):
             lab["require_end"](R, lab["gae"](R, V, 1.0, lam, after=0.7)[1])
 
 
+@pytest.mark.diagnoses("cell-027", "require_padding_is_nothing")
 def test_padding_that_enters_is_noticed_below_lambda_1_only(lab):
     def right(*arguments):
         return kernels.generalised_advantages(*arguments).advantages
@@ -122,6 +125,7 @@ def test_padding_that_enters_is_noticed_below_lambda_1_only(lab):
         lab["require_padding_is_nothing"](lab["padding_enters"], 0.95)
 
 
+@pytest.mark.diagnoses("cell-027", "require_end")
 def test_returns_from_whitened_advantages_are_noticed(lab):
     found = [lab["gae"](rewards, V, 1.0, 0.95)[0] for rewards in (R, [0.0, 0.0, 5.0])]
     flat = torch.tensor(found).flatten()
@@ -163,12 +167,14 @@ def test_the_plain_loop_plays_the_librarys_answers(lab):
             assert mine[name] == pytest.approx(theirs[name], abs=1e-3)
 
 
+@pytest.mark.diagnoses("cell-051", "require_moved")
 def test_recomputed_log_probs_are_noticed(lab):
     assert lab["require_moved"](ran().history) > 0
     with pytest.raises(AssertionError, match="exactly 0"):
         lab["require_moved"](ran(lab["RecomputesOld"]).history)
 
 
+@pytest.mark.diagnoses("cell-051", "require_value_gradient")
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_a_second_half_and_a_missing_one_are_noticed(lab, factor):
     lab["require_value_gradient"](lab["critic_loss"])
@@ -176,6 +182,7 @@ def test_a_second_half_and_a_missing_one_are_noticed(lab, factor):
         lab["require_value_gradient"](lambda values, returns: factor * lab["critic_loss"](values, returns))
 
 
+@pytest.mark.diagnoses("cell-051", "require_captured")
 def test_recomputed_old_values_are_noticed(lab):
     history = ran().history
     now = [values for row in history for values in row["updates"][-1]["values"]]
@@ -188,6 +195,7 @@ def test_recomputed_old_values_are_noticed(lab):
 # --- 6 and 7: what a score is, and when curves part --------------------------------------------------
 
 
+@pytest.mark.diagnoses("cell-079", "require_identified")
 def test_a_score_called_usefulness_depends_on_a_zero_that_nothing_fixed(lab):
     pairs = [(1.0, True), (-0.5, False), (3.0, False)]
     lab["require_identified"](lab["preferred"], pairs)

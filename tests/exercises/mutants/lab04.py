@@ -1,23 +1,8 @@
-"""The exercises of lab 04: the solution passes, the stub is not attempted, plausible wrong answers are rejected."""
+"""Plausible wrong answers to the exercises of lab 04, by exercise; the check has to reject each of them."""
 
-import pytest
 import torch
 
-from labs_lib.exercises import lab04 as exercises
-from labs_lib.exercises.check import assert_discriminates
-from labs_lib.paths import NOTEBOOKS, SOLUTIONS
-from labs_lib.tools.notebooks import code_cells, read_notebook
-
-
-def function_of(path, name):
-    """The function `name` as the notebook's own cell defines it: stub and solution have one source."""
-    sources = [cell.source for cell in code_cells(read_notebook(path)) if f"def {name}(" in cell.source]
-    assert len(sources) == 1, f"{path.name} defines {name} in {len(sources)} cells"
-    definition = sources[0].split("\n\n\nexercises.")[0]
-    space = {"torch": torch}
-    exec(definition, space)
-    return space[name]
-
+from labs_lib.exercises.lab04 import NAMES
 
 # --- merged weight
 
@@ -131,7 +116,7 @@ def chosen_only(chosen, rejected):
 
 def _shares(rows, over):
     """The five rates with the denominators that `over` gives for each name."""
-    return {name: sum(row[name] for row in rows) / len(over(name)) if over(name) else None for name in exercises.NAMES}
+    return {name: sum(row[name] for row in rows) / len(over(name)) if over(name) else None for name in NAMES}
 
 
 def _read(rows):
@@ -235,65 +220,42 @@ def by_position(rows):
     return {name: sum(map(effect, squares)) / count for name, effect in effects.items()}
 
 
-CASES = {
-    "merged_weight": (
-        exercises.MERGED_WEIGHT,
-        [
-            alpha_alone,
-            alpha_by_root,
-            divided_by_outputs,
-            transposed,
-            branch_only,
-            in_the_weights_dtype,
-            cast_after_the_sum,
-            without_gradient,
-        ],
-    ),
-    "last_answer_states": (
-        exercises.LAST_ANSWER_STATES,
-        [
-            last_index,
-            first_pad,
-            before_eos,
-            longest_for_all,
-            mean_of_active,
-            product_with_the_mask,
-            detached_states,
-        ],
-    ),
-    "preference_loss": (
-        exercises.PREFERENCE_LOSS,
-        [flipped, overflows, clamped, summed, per_pair, probability, hinge, chosen_only],
-    ),
-    "rubric_rates": (
-        exercises.RUBRIC_RATES,
-        [
-            everything_over_all,
-            success_over_recognised,
-            certain_over_relevant,
-            zero_without_any,
-            in_percent,
-            relevant_is_success,
-        ],
-    ),
-    "factorial_effects": (
-        exercises.FACTORIAL_EFFECTS,
-        [
-            right_advice_only,
-            plain_only,
-            summed_differences,
-            flipped_interaction,
-            half_interaction,
-            swapped_factors,
-            by_position,
-        ],
-    ),
+MUTANTS = {
+    "merged_weight": [
+        alpha_alone,
+        alpha_by_root,
+        divided_by_outputs,
+        transposed,
+        branch_only,
+        in_the_weights_dtype,
+        cast_after_the_sum,
+        without_gradient,
+    ],
+    "last_answer_states": [
+        last_index,
+        first_pad,
+        before_eos,
+        longest_for_all,
+        mean_of_active,
+        product_with_the_mask,
+        detached_states,
+    ],
+    "preference_loss": [flipped, overflows, clamped, summed, per_pair, probability, hinge, chosen_only],
+    "rubric_rates": [
+        everything_over_all,
+        success_over_recognised,
+        certain_over_relevant,
+        zero_without_any,
+        in_percent,
+        relevant_is_success,
+    ],
+    "factorial_effects": [
+        right_advice_only,
+        plain_only,
+        summed_differences,
+        flipped_interaction,
+        half_interaction,
+        swapped_factors,
+        by_position,
+    ],
 }
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_exercise(name):
-    exercise, mutants = CASES[name]
-    solution = function_of(SOLUTIONS / "04_solutions.ipynb", name)
-    stub = function_of(NOTEBOOKS / "04_sft_and_reward_model.ipynb", name)
-    assert_discriminates(exercise, solution, stub, mutants)

@@ -1,25 +1,10 @@
-"""The exercises of lab 03: the solution passes, the stub is not attempted, plausible wrong answers are rejected."""
+"""Plausible wrong answers to the exercises of lab 03, by exercise; the check has to reject each of them."""
 
 import math
 
-import pytest
 import torch
 
-from labs_lib.exercises import lab03 as exercises
-from labs_lib.exercises.check import assert_discriminates
-from labs_lib.paths import NOTEBOOKS, SOLUTIONS
-from labs_lib.tools.notebooks import code_cells, read_notebook
-
-
-def function_of(path, name):
-    """The function `name` as the notebook's own cell defines it: stub and solution have one source."""
-    sources = [cell.source for cell in code_cells(read_notebook(path)) if f"def {name}(" in cell.source]
-    assert len(sources) == 1, f"{path.name} defines {name} in {len(sources)} cells"
-    definition = sources[0].split("\n\n\nexercises.")[0]
-    space = {"torch": torch}
-    exec(definition, space)
-    return space[name]
-
+from labs_lib.exercises.lab03 import needed_names
 
 # --- learning rate
 
@@ -109,7 +94,7 @@ def zeros(logprobs, masks):
 
 def _without(*prefixes):
     def missing(parameters, generators, saved):
-        needed = exercises.needed_names(parameters, generators)
+        needed = needed_names(parameters, generators)
         return sorted(n for n in needed if n not in saved and not n.startswith(prefixes))
 
     missing.__name__ = f"forgets_{'_'.join(prefixes)}"
@@ -117,15 +102,15 @@ def _without(*prefixes):
 
 
 def unsorted(parameters, generators, saved):
-    return [name for name in exercises.needed_names(parameters, generators) if name not in saved]
+    return [name for name in needed_names(parameters, generators) if name not in saved]
 
 
 def returns_the_saved(parameters, generators, saved):
-    return sorted(name for name in exercises.needed_names(parameters, generators) if name in saved)
+    return sorted(name for name in needed_names(parameters, generators) if name in saved)
 
 
 def symmetric_difference(parameters, generators, saved):
-    return sorted(set(exercises.needed_names(parameters, generators)) ^ set(saved))
+    return sorted(set(needed_names(parameters, generators)) ^ set(saved))
 
 
 # --- pass@1
@@ -197,52 +182,29 @@ def all_equal(p, group_size):
     return p**group_size + (1 - p) ** group_size
 
 
-CASES = {
-    "learning_rate": (
-        exercises.LEARNING_RATE,
-        [late_warmup, no_warmup, falls_to_zero, cosine, fixed_fractions, may_have_no_warmup],
-    ),
-    "micro_batch_losses": (
-        exercises.MICRO_BATCH_LOSSES,
-        [
-            mean_of_means,
-            each_its_own_mean,
-            padding_in_the_denominator,
-            flipped_sign,
-            product_with_the_mask,
-            detached,
-            mask_shifted,
-            zeros,
-        ],
-    ),
-    "missing_from_state": (
-        exercises.MISSING_FROM_STATE,
-        [
-            _without("generator."),
-            _without("adamw.step."),
-            _without("adamw.exp_avg."),
-            _without("adamw.exp_avg_sq."),
-            _without("record.cursor"),
-            _without("record."),
-            unsorted,
-            returns_the_saved,
-            symmetric_difference,
-        ],
-    ),
-    "pass_at_1": (
-        exercises.PASS_AT_1,
-        [best_of_four, valid_ones_only, first_sample_only, mean_of_populations, in_percent, without_total],
-    ),
-    "mixed_share": (
-        exercises.MIXED_SHARE,
-        [some_right, not_all_right, exactly_one_right, pairs_only, all_equal],
-    ),
+MUTANTS = {
+    "learning_rate": [late_warmup, no_warmup, falls_to_zero, cosine, fixed_fractions, may_have_no_warmup],
+    "micro_batch_losses": [
+        mean_of_means,
+        each_its_own_mean,
+        padding_in_the_denominator,
+        flipped_sign,
+        product_with_the_mask,
+        detached,
+        mask_shifted,
+        zeros,
+    ],
+    "missing_from_state": [
+        _without("generator."),
+        _without("adamw.step."),
+        _without("adamw.exp_avg."),
+        _without("adamw.exp_avg_sq."),
+        _without("record.cursor"),
+        _without("record."),
+        unsorted,
+        returns_the_saved,
+        symmetric_difference,
+    ],
+    "pass_at_1": [best_of_four, valid_ones_only, first_sample_only, mean_of_populations, in_percent, without_total],
+    "mixed_share": [some_right, not_all_right, exactly_one_right, pairs_only, all_equal],
 }
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_exercise(name):
-    exercise, mutants = CASES[name]
-    solution = function_of(SOLUTIONS / "03_solutions.ipynb", name)
-    stub = function_of(NOTEBOOKS / "03_grpo_training.ipynb", name)
-    assert_discriminates(exercise, solution, stub, mutants)

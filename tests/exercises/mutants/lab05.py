@@ -1,23 +1,8 @@
-"""The exercises of lab 05: the solution passes, the stub is not attempted, plausible wrong answers are rejected."""
+"""Plausible wrong answers to the exercises of lab 05, by exercise; the check has to reject each of them."""
 
-import pytest
 import torch
 
-from labs_lib.exercises import lab05 as exercises
-from labs_lib.exercises.check import assert_discriminates
-from labs_lib.paths import NOTEBOOKS, SOLUTIONS
-from labs_lib.tools.notebooks import code_cells, read_notebook
-
-
-def function_of(path, name):
-    """The function `name` as the notebook's own cell defines it: stub and solution have one source."""
-    sources = [cell.source for cell in code_cells(read_notebook(path)) if f"def {name}(" in cell.source]
-    assert len(sources) == 1, f"{path.name} defines {name} in {len(sources)} cells"
-    definition = sources[0].split("\n\n\nexercises.")[0]
-    space = {"torch": torch}
-    exec(definition, space)
-    return space[name]
-
+from exercises.mutants import named
 
 # --- token rewards
 
@@ -31,11 +16,6 @@ def rewards_of(log_ratio=1, score=1, penalty=1, last=None):
         paid[torch.arange(len(mask)), place] += score * scores - penalty * truncation_penalty * truncated
         return paid
 
-    return function
-
-
-def named(name, function):
-    function.__name__ = name
     return function
 
 
@@ -190,87 +170,64 @@ def never(paid, rubric, width, paid_margin, rubric_margin):
     return None
 
 
-CASES = {
-    "batch_token_rewards": (
-        exercises.BATCH_TOKEN_REWARDS,
-        [
-            named("log_ratio_flipped", rewards_of(log_ratio=-1)),
-            named("without_price", rewards_of(log_ratio=0)),
-            named("without_score", rewards_of(score=0)),
-            named("penalty_added", rewards_of(penalty=-1)),
-            named("no_penalty", rewards_of(penalty=0)),
-            named("score_on_the_last_index", rewards_of(last=lambda mask: mask.shape[1] - 1)),
-            named("score_on_the_first_token", rewards_of(last=lambda mask: 0)),
-            named("score_before_the_last_token", rewards_of(last=lambda mask: (mask.sum(dim=1) - 2).clamp(min=0))),
-            score_on_every_token,
-            product_with_the_mask,
-            keeps_the_graph,
-            zero_rewards,
-        ],
-    ),
-    "batch_gae": (
-        exercises.BATCH_GAE,
-        [
-            named("padding_enters", gae_of(padded_too=True)),
-            named("past_the_end", gae_of(end=0.7)),
-            named("whitened", gae_of(whiten=True)),
-            named("returns_without_values", gae_of(returns_of=lambda advantages, values: advantages)),
-            named("values_subtracted", gae_of(returns_of=lambda advantages, values: advantages - values)),
-            named("keeps_the_graph", gae_of(keep=True)),
-            named("gamma_forgotten", gae_of(forget_gamma=True)),
-            named("lambda_forgotten", gae_of(power=0)),
-            named("lambda_squared", gae_of(power=2)),
-            whitened_returns,
-            forwards,
-        ],
-    ),
-    "batch_critic_loss": (
-        exercises.BATCH_CRITIC_LOSS,
-        [
-            named("no_half", critic_of(half=1.0)),
-            named("second_half", critic_of(half=0.25)),
-            named("token_mean", critic_of(reduce="tokens")),
-            named("padding_in_the_denominator", critic_of(reduce="places")),
-            named("detached", critic_of(detach_values=True)),
-            named("moves_its_target", critic_of(detach_returns=False)),
-            named("absolute_error", critic_of(absolute=True)),
-            masked_after_the_square,
-            never_learns,
-        ],
-    ),
-    "batch_dpo_loss": (
-        exercises.BATCH_DPO_LOSS,
-        [
-            named("sides_swapped", dpo_of(sign=-1.0)),
-            named("without_beta", dpo_of(beta_power=0)),
-            named("beta_squared", dpo_of(beta_power=2)),
-            named("beta_outside", dpo_of(outside=True)),
-            named("without_references", dpo_of(references=False)),
-            named("summed", dpo_of(mean=False)),
-            named("chosen_detached", dpo_of(detach=True)),
-            named("overflows", dpo_of(naive=True)),
-        ],
-    ),
-    "parted_at": (
-        exercises.PARTED_AT,
-        [
-            named("against_the_window_before", detector(previous=True)),
-            named("either_is_enough", detector(either=True)),
-            named("rubric_up", detector(sign=-1)),
-            named("last_one", detector(last=True)),
-            named("single_iterations", detector(iterations=True)),
-            named("part_of_a_window", detector(whole=False)),
-            one_based,
-            an_iteration,
-            never,
-        ],
-    ),
+MUTANTS = {
+    "batch_token_rewards": [
+        named("log_ratio_flipped", rewards_of(log_ratio=-1)),
+        named("without_price", rewards_of(log_ratio=0)),
+        named("without_score", rewards_of(score=0)),
+        named("penalty_added", rewards_of(penalty=-1)),
+        named("no_penalty", rewards_of(penalty=0)),
+        named("score_on_the_last_index", rewards_of(last=lambda mask: mask.shape[1] - 1)),
+        named("score_on_the_first_token", rewards_of(last=lambda mask: 0)),
+        named("score_before_the_last_token", rewards_of(last=lambda mask: (mask.sum(dim=1) - 2).clamp(min=0))),
+        score_on_every_token,
+        product_with_the_mask,
+        keeps_the_graph,
+        zero_rewards,
+    ],
+    "batch_gae": [
+        named("padding_enters", gae_of(padded_too=True)),
+        named("past_the_end", gae_of(end=0.7)),
+        named("whitened", gae_of(whiten=True)),
+        named("returns_without_values", gae_of(returns_of=lambda advantages, values: advantages)),
+        named("values_subtracted", gae_of(returns_of=lambda advantages, values: advantages - values)),
+        named("keeps_the_graph", gae_of(keep=True)),
+        named("gamma_forgotten", gae_of(forget_gamma=True)),
+        named("lambda_forgotten", gae_of(power=0)),
+        named("lambda_squared", gae_of(power=2)),
+        whitened_returns,
+        forwards,
+    ],
+    "batch_critic_loss": [
+        named("no_half", critic_of(half=1.0)),
+        named("second_half", critic_of(half=0.25)),
+        named("token_mean", critic_of(reduce="tokens")),
+        named("padding_in_the_denominator", critic_of(reduce="places")),
+        named("detached", critic_of(detach_values=True)),
+        named("moves_its_target", critic_of(detach_returns=False)),
+        named("absolute_error", critic_of(absolute=True)),
+        masked_after_the_square,
+        never_learns,
+    ],
+    "batch_dpo_loss": [
+        named("sides_swapped", dpo_of(sign=-1.0)),
+        named("without_beta", dpo_of(beta_power=0)),
+        named("beta_squared", dpo_of(beta_power=2)),
+        named("beta_outside", dpo_of(outside=True)),
+        named("without_references", dpo_of(references=False)),
+        named("summed", dpo_of(mean=False)),
+        named("chosen_detached", dpo_of(detach=True)),
+        named("overflows", dpo_of(naive=True)),
+    ],
+    "parted_at": [
+        named("against_the_window_before", detector(previous=True)),
+        named("either_is_enough", detector(either=True)),
+        named("rubric_up", detector(sign=-1)),
+        named("last_one", detector(last=True)),
+        named("single_iterations", detector(iterations=True)),
+        named("part_of_a_window", detector(whole=False)),
+        one_based,
+        an_iteration,
+        never,
+    ],
 }
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_exercise(name):
-    exercise, mutants = CASES[name]
-    solution = function_of(SOLUTIONS / "05_solutions.ipynb", name)
-    stub = function_of(NOTEBOOKS / "05_ppo_gae.ipynb", name)
-    assert_discriminates(exercise, solution, stub, mutants)

@@ -1,0 +1,1 @@
+"""Grading a submitted notebook: a student's functions against our own checks, and a score sheet."""
