@@ -69,7 +69,7 @@ def test_binder_starts_what_it_is_given_with_the_library_in_reach(tmp_path):
     assert found.stdout.split() == [str(ROOT), "0"]
 
 
-@pytest.mark.parametrize("page", ["docs/install.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/install.md", "docs/teacher-notes.md", "README.md"])
 def test_pages_name_targets_that_exist(page, makefile):
     assert unknown_targets((ROOT / page).read_text(encoding="utf-8"), makefile) == []
 
