@@ -56,6 +56,10 @@ class Choice:
             raise LabError(f"The choice {self.label!r} starts at {self.start!r}, which is none of {self.options}.")
 
 
+# As printed text looks: a front end sets text within HTML larger and indents it, and it would not fit half a window.
+_PRINTED = "margin: 0; font-size: 13px"
+
+
 class View(NamedTuple):
     """What one position shows: the figure, and its key numbers as text."""
 
@@ -73,7 +77,7 @@ class ShownView(ShownFigure):
     def _repr_mimebundle_(self, include: Iterable[str] = (), exclude: Iterable[str] = ()) -> dict[str, str]:
         figure = super()._repr_mimebundle_()
         return {
-            "text/html": f"<pre>{html.escape(self.numbers)}</pre>{figure['text/html']}",
+            "text/html": f'<pre style="{_PRINTED}">{html.escape(self.numbers)}</pre>{figure["text/html"]}',
             "text/plain": f"{self.numbers}\n{figure['text/plain']}",
         }
 
