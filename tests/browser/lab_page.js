@@ -40,6 +40,9 @@ window.labPage = (() => {
         output => [output.dataset.mimeType ?? '', output.textContent]),
       images: [...cell.querySelectorAll('.jp-OutputArea-output img')].map(
         ({alt, complete, naturalWidth, naturalHeight}) => ({alt, complete, width: naturalWidth, height: naturalHeight})),
+      too_wide: [...cell.querySelectorAll('table, img, mjx-container > *')]
+        .filter(part => part.getBoundingClientRect().right > cell.getBoundingClientRect().right + 1)
+        .map(part => part.tagName.toLowerCase()),
       bad_formulas: [...new Set([...cell.querySelectorAll('[data-mjx-error]')].map(part => part.dataset.mjxError))],
     })),
     dialogs: () => [...document.querySelectorAll('.jp-Dialog')].map(dialog => dialog.textContent),

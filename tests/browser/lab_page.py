@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from page_faults import LIVE_FRAME, Cell, Image, Shown
-from playwright.sync_api import Browser, Locator, Page, TimeoutError
+from playwright.sync_api import Browser, Locator, Page, TimeoutError, expect
 
 from labs_lib.tools.notebooks import PARAMETERS, read_notebook, tags
 
@@ -66,6 +67,14 @@ class LabPage:
         assert not hint.locator("p").first.is_visible()
         hint.locator("summary").click()
         hint.locator("p").first.wait_for(state="visible")
+
+    def move_a_slider(self) -> None:
+        """Move the first slider with an arrow key, and wait until its figure is another one."""
+        handle = self.page.locator(f"{PANEL} .noUi-handle").first
+        figure = self.page.locator(f"{PANEL} .jp-CodeCell", has=handle).locator("img")
+        before = figure.get_attribute("src")
+        handle.press("ArrowRight")
+        expect(figure).not_to_have_attribute("src", before, timeout=PATIENCE)
 
     def save(self) -> None:
         """File > Save Notebook, and wait until it is in the file."""
@@ -148,10 +157,10 @@ def open_lab(browser: Browser, address: str, path: Path, pictures: Path, width: 
         page.close()
 
 
-def _cell(images: list[dict], outputs: list[list[str]], bad_formulas: list[str], **rest: str) -> Cell:
+def _cell(images: list[dict], outputs: list[list[str]], **rest: Any) -> Cell:
+    read = {name: tuple(value) if isinstance(value, list) else value for name, value in rest.items()}
     return Cell(
-        **rest,
+        **read,
         outputs=tuple((kind, text) for kind, text in outputs),
         images=tuple(Image(**image) for image in images),
-        bad_formulas=tuple(bad_formulas),
     )

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, ROOT
-from labs_lib.tools.environment import kernel_environment
 
 START_TIMEOUT = 300
 STOP_TIMEOUT = 30
@@ -66,7 +65,7 @@ def _environment(scratch: Path) -> dict[str, str]:
     folders = {name: str(scratch / name.lower()) for name in (*JUPYTER_FOLDERS, *LAB_FOLDERS)}
     results = {OUTPUTS_VARIABLE: str(scratch / "outputs"), FIGURES_VARIABLE: str(scratch / "outputs" / "figures")}
     kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
-    return kept | kernel_environment() | folders | results
+    return kept | {"PYTHONPATH": str(ROOT)} | folders | results
 
 
 def _write_settings(folder: Path, settings: dict[str, dict]) -> None:

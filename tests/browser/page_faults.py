@@ -30,7 +30,8 @@ class Image:
 class Cell:
     """One cell, from the top: `kind` is code or markdown, `prompt` what stands beside a code cell (`[3]:`).
 
-    `outputs` are (MIME type, text) of each output; `bad_formulas` the formulas that MathJax could not set.
+    `outputs` are (MIME type, text) of each output; `bad_formulas` what MathJax says of formulas that it cannot
+    set, `too_wide` the elements that are cut off at the right.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Cell:
     outputs: tuple[tuple[str, str], ...] = ()
     images: tuple[Image, ...] = ()
     bad_formulas: tuple[str, ...] = ()
+    too_wide: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ def _cell_faults(cell: Cell) -> Iterator[str]:
             yield f"a figure does not load: {image.alt[:60]}"
     for problem in cell.bad_formulas:
         yield f"MathJax cannot set a formula: {problem}"
+    for element in cell.too_wide:
+        yield f"it does not fit into the window: {element}"
 
 
 def committed_figures(notebook: NotebookNode) -> int:

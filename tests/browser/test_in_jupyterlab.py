@@ -37,6 +37,7 @@ FAULTY_CELLS = {
     "from labs_lib.progress import ProgressBar\nwith ProgressBar('half', 2) as bar:\n    bar.advance()": (
         "a progress bar stopped at 50%"
     ),
+    "HTML('<table style=\"width: 5000px\"><tr><td>a table</td></tr></table>')": "it does not fit into the window: table",
     "raise ValueError('on purpose')": "it failed: ValueError: on purpose",
     "print('never run')": "it was not executed",
 }
@@ -96,6 +97,7 @@ def test_a_lab_from_the_menu(browser, address, copies, pictures):
         lab.run_all()
         lab.picture_of_a_moving_bar(pictures / f"{LAB}-running.png")
         lab.wait_for_the_end(figures)
+        lab.move_a_slider()
         lab.pictures_of_all(pictures, LAB)
         assert figures > 0 and faults(lab.shown(), figures, live=True) == []
 

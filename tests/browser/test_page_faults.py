@@ -54,6 +54,7 @@ FAULTY = {
         with_cell(bad_formulas=("No argument",)),
         "cell 2: MathJax cannot set a formula: No argument",
     ),
+    "cut off": (with_cell(too_wide=("table",)), "cell 2: it does not fit into the window: table"),
     "bar that stopped": (with_bar(frame("GRPO", 3, 7, "3/7")), "cell 1: a progress bar stopped at 43%"),
     "bars that never moved": (replace(SHOWN, frames=()), "no progress bar was seen to move"),
     "first frames only": (

@@ -18,7 +18,7 @@ from page_faults import committed_figures, faults
 from playwright.sync_api import Browser
 
 from labs_lib.paths import NOTEBOOKS, ROOT
-from labs_lib.tools.labs import LABS, select
+from labs_lib.tools.labs import LABS, is_solution, select
 
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
@@ -40,7 +40,7 @@ def main() -> int:
         with jupyter_lab(copy, Path(scratch), settings) as address:
             found = [
                 fault
-                for lab in select(LABS, options.labs)
+                for lab in select([lab for lab in LABS if not is_solution(lab)], options.labs)
                 for fault in _walk(browser, address, copy / f"{lab.name}.ipynb", options)
             ]
     print("\n".join(found) or "no fault")
