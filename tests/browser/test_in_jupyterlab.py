@@ -37,7 +37,7 @@ FAULTY_CELLS = {
     "from labs_lib.progress import ProgressBar\nwith ProgressBar('half', 2) as bar:\n    bar.advance()": (
         "a progress bar stopped at 50%"
     ),
-    "HTML('<table style=\"width: 5000px\"><tr><td>a table</td></tr></table>')": "it does not fit into the window: table",
+    "HTML('<table style=\"width: 5000px\"><td>a table</table>')": "it does not fit into the window: table",
     "raise ValueError('on purpose')": "it failed: ValueError: on purpose",
     "print('never run')": "it was not executed",
 }
