@@ -17,6 +17,8 @@ ARGS ?=
 NB ?=
 # Workers of the tests: auto (the cores, at most 4), a number, or 0 for none.
 WORKERS ?= auto
+# What JupyterLab opens.
+NOTEBOOKS ?= notebooks
 export PYTHONHASHSEED := 0
 
 .PHONY: help setup run-all test lab book refresh check report audit studies rates record bench gpu data tiny-base model student grade clean
@@ -44,8 +46,8 @@ test: $(READY)  ## unit tests, then every notebook executed again and compared w
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 tests
 	$(PY) -m pytest -n $(WORKERS) --max-worker-restart 0 --nbval notebooks/[0-9]*.ipynb notebooks/solutions/[0-9]*.ipynb
 
-lab: $(READY)  ## JupyterLab on notebooks/
-	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) notebooks
+lab: $(READY)  ## JupyterLab on notebooks/ (NOTEBOOKS=folder: on another one)
+	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) $(NOTEBOOKS)
 
 book: $(READY)  ## the committed notebooks as static HTML in outputs/book, for reading without Jupyter or network
 	$(PY) -m labs_lib.tools.book
