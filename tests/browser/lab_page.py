@@ -70,8 +70,9 @@ class LabPage:
 
     def move_a_slider(self) -> None:
         """Move the first slider with an arrow key, and wait until its figure is another one."""
-        handle = self.page.locator(f"{PANEL} .noUi-handle").first
-        figure = self.page.locator(f"{PANEL} .jp-CodeCell", has=handle).locator("img")
+        handle = self.page.locator(".noUi-handle")
+        cell = self.page.locator(f"{PANEL} .jp-CodeCell").filter(has=handle).first
+        figure, handle = cell.locator("img"), cell.locator(".noUi-handle").first
         before = figure.get_attribute("src")
         handle.press("ArrowRight")
         expect(figure).not_to_have_attribute("src", before, timeout=PATIENCE)
