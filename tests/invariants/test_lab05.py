@@ -105,7 +105,7 @@ def test_the_worked_example_is_right_in_fp64(lab):
     assert found.advantages[0].tolist() == pytest.approx(advantages, abs=1e-12)
 
 
-@pytest.mark.diagnoses("cell-027", "require_end")
+@pytest.mark.diagnoses("05-errors-to-diagnose", "require_end")
 def test_a_bootstrap_past_the_end_is_noticed(lab):
     lab["require_end"](R, lab["gae"](R, V, 1.0, 0.95)[1])
     for lam in (0.0, 0.95, 1.0):
@@ -113,7 +113,7 @@ def test_a_bootstrap_past_the_end_is_noticed(lab):
             lab["require_end"](R, lab["gae"](R, V, 1.0, lam, after=0.7)[1])
 
 
-@pytest.mark.diagnoses("cell-027", "require_padding_is_nothing")
+@pytest.mark.diagnoses("05-errors-to-diagnose", "require_padding_is_nothing")
 def test_padding_that_enters_is_noticed_below_lambda_1_only(lab):
     def right(*arguments):
         return kernels.generalised_advantages(*arguments).advantages
@@ -125,7 +125,7 @@ def test_padding_that_enters_is_noticed_below_lambda_1_only(lab):
         lab["require_padding_is_nothing"](lab["padding_enters"], 0.95)
 
 
-@pytest.mark.diagnoses("cell-027", "require_end")
+@pytest.mark.diagnoses("05-errors-to-diagnose", "require_end")
 def test_returns_from_whitened_advantages_are_noticed(lab):
     found = [lab["gae"](rewards, V, 1.0, 0.95)[0] for rewards in (R, [0.0, 0.0, 5.0])]
     flat = torch.tensor(found).flatten()
