@@ -42,7 +42,7 @@ Starts = Mapping[str, Any]  # stage -> PolicySource or RoleSource of its best ru
 class Stage:
     """One rate to choose. `measure` gives numbers of a finished run by name; the larger the better.
 
-    The first number decides, the next one where that ties; of equal runs the one with the smallest rate is taken.
+    The first number decides, the next one where that ties; of equal runs the one that was tried first is taken.
 
     Attributes:
         keys: the profile's learning rates that are scaled together.
@@ -174,7 +174,7 @@ def _paid(profile: Profile, trainer: Any) -> Measured:
     last = trainer.history[-max(1, round(LAST * len(trainer.history))) :]
     answers = [answer for row in last for answer in row["answers"]]
     kl = fmean(row["kl_mean"] for row in last)
-    return {"mean reward at the end": fmean(answer["score"] for answer in answers), "KL per token": kl}
+    return {"mean reward at the end": fmean(answer["score"] for answer in answers), "minus KL per token": -kl}
 
 
 def _keep_role(name: str, profile: Profile, trainer: Any, path: Path) -> RoleSource:

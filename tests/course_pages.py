@@ -95,14 +95,14 @@ def _names(node: ast.stmt) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def exercises(markdown: str) -> list[tuple[int, int]]:
-    """(stars, minutes) of every exercise of a lab, from its heading or the line below it."""
+def exercise_minutes(markdown: str) -> list[int]:
+    """Minutes of every exercise of a lab, from its heading or the line below it."""
     found = []
     for title, text in re.findall(r"^### (Exercise \S+)(.*(?:\n.*)?)", markdown, re.MULTILINE):
-        mark = re.search(r"(★+)\D*?(\d+) minutes", text)
+        mark = re.search(r"★\D*?(\d+) minutes", text)
         if mark is None:
             raise LabError(f"{title} has no difficulty mark with minutes.")
-        found.append((len(mark[1]), int(mark[2])))
+        found.append(int(mark[1]))
     return found
 
 

@@ -3,12 +3,13 @@
 import re
 
 import pytest
-from course_pages import broken_links, defined, exercises, links, names_in_code, resolve, symbols, tables
+from course_pages import broken_links, defined, exercise_minutes, links, names_in_code, resolve, symbols, tables
 
 from labs_lib.errors import LabError
 from labs_lib.paths import NOTEBOOKS, ROOT
 from labs_lib.tools.labs import LABS, is_solution
 from labs_lib.tools.notebooks import read_notebook
+from labs_lib.tools.stubs import stubs
 
 GLOSSARY = NOTEBOOKS / "glossary.md"
 MAP = NOTEBOOKS / "series-map.md"
@@ -125,15 +126,16 @@ def test_minutes_are_those_of_the_readme():
 
 def test_exercises_and_points_are_those_of_the_labs():
     for path in LAB_FILES[1:]:
-        number, found = path.stem[:2], exercises(prose(path))
-        points, minutes = sum(stars for stars, _ in found), sum(minutes for _, minutes in found)
-        assert column(TEACHER, "points", {"lab", "exercises"})[number] == str(points)
-        assert column(TEACHER, "exercises", {"lab", "points"})[number] == str(len(found))
-        assert column(MAP, "exercises", {"lab"})[number] == f"{len(found)}, {minutes} minutes"
+        number, minutes = path.stem[:2], exercise_minutes(prose(path))
+        worth = {stub.exercise: stub.stars for stub in stubs(read_notebook(path), path.stem)}  # as `make grade` reads
+        assert column(TEACHER, "points", {"lab", "exercises"})[number] == str(sum(worth.values()))
+        assert column(TEACHER, "exercises", {"lab", "points"})[number] == str(len(worth))
+        assert column(MAP, "exercises", {"lab"})[number] == f"{len(minutes)}, {sum(minutes)} minutes"
+        assert len(minutes) == len(worth)
 
 
-def test_marks_of_exercises_are_read_in_every_spelling():
+def test_minutes_of_exercises_are_read_in_every_spelling():
     text = "### Exercise 1 · ★★ · 12 minutes\n\n### Exercise 2 · Name (★, 5 minutes)\n\n"
-    assert exercises(text + "### Exercise 2.3: a\n*Difficulty ★★★, 15 minutes.*") == [(2, 12), (1, 5), (3, 15)]
+    assert exercise_minutes(text + "### Exercise 2.3: a\n*Difficulty ★★★, 15 minutes.*") == [12, 5, 15]
     with pytest.raises(LabError, match="Exercise 4"):
-        exercises("### Exercise 4 · no mark")
+        exercise_minutes("### Exercise 4 · no mark")

@@ -63,7 +63,7 @@ def test_a_stage_begins_from_the_best_run_of_the_one_before(small, monkeypatch):
     assert len(starts) == 1 and None not in starts  # one policy, and not the base
 
 
-def test_equal_runs_are_told_apart_by_the_next_number_and_then_by_the_smaller_rate(small, monkeypatch):
+def test_equal_runs_are_told_apart_by_the_next_number_and_then_by_their_order(small, monkeypatch):
     measured = iter([(0.1, 0.0), (0.1, 0.5), (0.1, 0.5)])
     stage = replace(STAGES["warmstart"], measure=lambda *_: dict(zip("ab", next(measured), strict=True)))
     monkeypatch.setattr(rate_search, "STAGES", {"warmstart": stage})
@@ -83,7 +83,7 @@ def test_ppos_two_rates_move_together_and_it_is_paid_by_the_best_judge(small):
     assert [row["stage"] for row in rows[::2]] == ["office.sft-office", "office.judge", "office.ppo"]
     first, second = (row["rates"] for row in rows[-2:])
     assert len(first) == 2 and all(second[key] == pytest.approx(2 * first[key]) for key in first)
-    assert {"mean reward at the end", "KL per token"} == set(rows[-1]["measured"])
+    assert {"mean reward at the end", "minus KL per token"} == set(rows[-1]["measured"])
 
 
 def test_a_measure_that_opens_a_test_file_while_training_is_refused(small, monkeypatch):
