@@ -96,5 +96,5 @@ def describe(profile: Profile) -> str:
     return (
         f"Python {platform.python_version_tuple()[0]}.x, {versions}\n"
         f"profile {profile.name}, device {profile.device}, {profile.dtype}, seed {profile.seed}"
-        + (f"\n{note}" if note else "")
+        + (f"\n{note} The text was written for all of them: results that it names need not be yours." if note else "")
     )

@@ -18,6 +18,7 @@ from labs_lib.paths import FIGURES_VARIABLE, OUTPUTS_VARIABLE, ROOT
 
 START_TIMEOUT = 300
 STOP_TIMEOUT = 30
+UNUSED = 900
 JUPYTER_FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
 LAB_FOLDERS = ("JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
 # pytest's own, which ipykernel heeds: these kernels stand for a student's. And what a `make` around the tests was told.
@@ -57,6 +58,8 @@ def _command(notebooks: Path) -> list[str]:
     token = secrets.token_hex(16)
     # Port 0 is one that the system knows to be free: no other process can take it in between.
     options = f"--no-browser --ip=127.0.0.1 --port=0 --IdentityProvider.token={token}"
+    # Where the tests themselves were killed nobody ends it: then it ends by itself, and its kernels before it.
+    options += f" --MappingKernelManager.cull_idle_timeout={UNUSED} --ServerApp.shutdown_no_activity_timeout={UNUSED}"
     make = ["make", "--no-print-directory", "--old-file=.venv/.installed"]
     return [*make, "lab", f"PY={sys.executable}", f"NOTEBOOKS={notebooks}", f"ARGS={options}"]
 

@@ -10,7 +10,7 @@ import sys
 import lab_server
 import psutil
 import pytest
-from chromium import NoBrowser, chromium, is_required
+from chromium import VARIABLE, NoBrowser, chromium, find_chromium, is_required
 from lab_page import open_lab
 from lab_server import end, jupyter_lab, left_running
 from notebook_files import notebook, write
@@ -49,7 +49,11 @@ def browser():
         with chromium() as found:
             yield found
     except NoBrowser as reason:
-        (pytest.fail if is_required() else pytest.skip)(f"no lab was looked at: {reason}")
+        give_up(reason)
+
+
+def give_up(reason):
+    (pytest.fail if is_required() else pytest.skip)(f"no lab was looked at: {reason}")
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +135,25 @@ def test_the_faults_of_a_page_are_seen(browser, address, copies, pictures):
     assert any("MathJax" in line and line.startswith("cell 0: ") for line in found), found
     assert "it shows 2 figures of 3" in found and "no progress bar was seen to move" in found
     assert len(found) == len(FAULTY_CELLS) + 3, "\n".join(found)
+
+
+# --- The browser -------------------------------------------------------------------------------------
+
+
+def test_without_a_browser_nothing_is_seen_and_ci_fails(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NoBrowser, match="apt-get install chromium") as missing:
+        find_chromium()
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no lab was looked at: there is no Chromium"):
+        give_up(missing.value)
+    monkeypatch.setenv(VARIABLE, "required")
+    with pytest.raises(pytest.fail.Exception, match="no lab was looked at: there is no Chromium"):
+        give_up(missing.value)
+
+
+def test_ci_requires_the_browser():
+    assert f"export {VARIABLE}=required\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
 # --- The server --------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from chromium import MISSING, NoBrowser, find_chromium
 from nbformat.v4 import new_output
 from notebook_files import notebook
 from page_faults import STDERR, TRACEBACK, Cell, Image, Shown, committed_figures, faults
@@ -84,10 +83,3 @@ def test_figures_of_a_committed_lab_are_counted():
     for cell in code_cells(book)[1:3]:
         cell.outputs = [new_output("stream", text="<img is only text here"), new_output("display_data", shown)]
     assert committed_figures(book) == 2
-
-
-def test_without_a_browser_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(NoBrowser, match="apt-get install chromium"):
-        find_chromium()
-    assert "Chromium" in MISSING

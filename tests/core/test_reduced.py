@@ -89,6 +89,12 @@ def test_held_out_rows_are_of_every_kind_and_units_stay_whole():
     assert len({pair.request.action for pair in pairs}) > 1
 
 
+def test_a_reduced_run_says_at_the_start_that_the_text_speaks_of_the_whole_one():
+    tiny = load_profile("tiny")
+    assert "The text was written for all of them" in runtime.describe(reduced(tiny, 0.05))
+    assert "The text" not in runtime.describe(tiny)
+
+
 def test_every_table_of_a_reduced_run_says_so(monkeypatch):
     assert budget_note(1.0) == ""
     monkeypatch.setitem(runtime._session, "note", budget_note(0.05))
