@@ -13,7 +13,7 @@ from typing import TextIO, TypeVar
 
 from labs_lib.errors import LabError
 
-WIDTH = 78
+WIDTH = 72  # characters: in a window half as wide as a screen JupyterLab would break a longer line
 _SECONDS_BETWEEN_FRAMES = 0.2
 
 Item = TypeVar("Item")

@@ -1,5 +1,6 @@
 """What a lab shows as text, equal on every machine: tables, refusals, and hashes of trained states."""
 
+import re
 from collections.abc import Sequence
 
 from IPython.display import Markdown
@@ -8,17 +9,29 @@ from labs_lib.notebook import SIGN, approx
 from labs_lib.paths import ROOT, outputs_base
 from labs_lib.runtime import session_note
 
+_NUMBER = re.compile(r"[≈+-]*\d|$")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[^\W\d]|%)")
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> Markdown:
     """A Markdown table as a cell's last expression.
 
-    Text padded to columns would shift with the width of a number that may differ; here only the number does. A run
-    with a reduced budget is marked below the table.
+    Text padded to columns would shift with the width of a number that may differ; here only the number does. Columns
+    of numbers are right-aligned, and a number stays in one line with its unit. A run with a reduced budget is marked
+    below the table.
     """
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    cells = [[_BEFORE_UNIT.sub(_NO_BREAK, str(cell)) for cell in row] for row in rows]
+    rules = [_rule([row[place] for row in cells]) for place in range(1, len(header))]
+    lines = [header, ["---", *rules], *cells]
     table = "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
     note = session_note()
     return Markdown(table + (f"\n\n*{note}*" if note else ""))
+
+
+def _rule(column: Sequence[str]) -> str:
+    """What aligns a column: words to the left, numbers to the right."""
+    return "---:" if all(map(_NUMBER.match, column)) else "---"
 
 
 def refusal(error: BaseException) -> str:

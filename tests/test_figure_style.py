@@ -82,6 +82,12 @@ def test_figure_is_saved_and_shown_with_its_alt_text(tmp_path):
     assert bundle["text/plain"] == f'Figure: {ALT} <"quoted">'
 
 
+@pytest.mark.parametrize(("inches", "pixels"), [(4.3, 430), (7.2, 720), (11, 720)])
+def test_a_figure_is_shown_as_wide_as_it_was_drawn_and_not_wider_than_the_page(inches, pixels):
+    shown = style.save_figure(pyplot.figure(figsize=(inches, 3)), "01-line", ALT)
+    assert f' width="{pixels}" ' in shown._repr_mimebundle_()["text/html"]
+
+
 def test_figure_is_closed_so_that_it_is_not_shown_twice():
     style.save_figure(line_figure(), "01-line", ALT)
     assert pyplot.get_fignums() == []

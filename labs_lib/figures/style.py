@@ -32,7 +32,9 @@ DIVERGING_MAP = "PuOr"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++")
 
-_DISPLAY_WIDTH = 720  # CSS pixels; the file holds 1.5 times as many for sharp screens
+_DISPLAY_WIDTH = 720  # CSS pixels at most
+_SHARPNESS = 1.5  # pixels of the file for one of these
+_PNG_WIDTH = slice(16, 20)  # where a PNG says how wide it is
 _NAME = re.compile(r"\d\d-[a-z0-9]+(-[a-z0-9]+)*")
 _SHORTEST_ALT = 20
 
@@ -85,7 +87,9 @@ class ShownFigure:
     def _repr_mimebundle_(self, include: Iterable[str] = (), exclude: Iterable[str] = ()) -> dict[str, str]:
         # HTML and not image/png: JupyterLab gives the latter no alt attribute, whatever its metadata.
         encoded = base64.b64encode(self.png).decode("ascii")
-        image = f'<img src="data:image/png;base64,{encoded}" width="{_DISPLAY_WIDTH}"'
+        # A narrow figure is shown narrow: as wide as the others it would have the largest letters of the page.
+        width = min(_DISPLAY_WIDTH, round(int.from_bytes(self.png[_PNG_WIDTH]) / _SHARPNESS))
+        image = f'<img src="data:image/png;base64,{encoded}" width="{width}"'
         return {"text/html": f'{image} alt="{html.escape(self.alt)}">', "text/plain": f"Figure: {self.alt}"}
 
 
