@@ -63,13 +63,11 @@ class VerifierReward:
 
     __name__ = "verifier"  # under which TRL logs it
 
-    def __init__(
-        self, tokenizer: "PreTrainedTokenizerBase", record: Callable[[list[Row]], None] | None = None
-    ) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", record: Callable[[list[Row]], None] | None = None) -> None:
         self.tokenizer, self.record = tokenizer, record
 
     def __call__(
-        self, completion_ids: list[list[int]], name: list[str], problem: list[dict], **_: Any
+        self, completion_ids: list[list[int]], name: list[str], problem: list[dict], trainer_state: Any, **_: Any
     ) -> list[float]:
         """One reward per answer; `name` and `problem` are columns of the dataset, repeated over the group."""
         verdicts = [
@@ -78,7 +76,11 @@ class VerifierReward:
         ]
         if self.record is not None:
             rows = zip(name, completion_ids, verdicts, strict=True)
+            update = trainer_state.global_step  # how many were made when these answers were sampled
             self.record(
-                [{"problem": n, "ids": list(ids), "reason": v.reason, "reward": v.reward} for n, ids, v in rows]
+                [
+                    {"update": update, "problem": n, "ids": list(ids), "reason": v.reason, "reward": v.reward}
+                    for n, ids, v in rows
+                ]
             )
         return [float(verdict.reward) for verdict in verdicts]
