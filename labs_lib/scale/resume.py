@@ -70,6 +70,7 @@ def resumed_after(profile: Profile, source: PolicySource, stop: int, updates: in
 
 
 def _run(profile: Profile, source: PolicySource, folder: Path, updates: int, stop: int, resume: str | None) -> Run:
+    from transformers import PrinterCallback
     from trl import GRPOTrainer
 
     rollouts: list[list[Row]] = []
@@ -82,6 +83,7 @@ def _run(profile: Profile, source: PolicySource, folder: Path, updates: int, sto
         training_dataset(),
         processing_class=tokenizer,
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=resume)
     named = sorted(trainer.model.named_parameters())
     return Run(rollouts, torch.cat([parameter.detach().flatten() for _, parameter in named]))

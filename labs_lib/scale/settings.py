@@ -158,8 +158,9 @@ def trl_settings(profile: Profile, processes: int) -> dict[str, Any]:
     """Keyword arguments of `GRPOConfig` for the profile's run; `output_dir` is the caller's."""
     table = {entry.theirs: entry.value for entry in counterparts(profile, processes) if entry.engine == TRL}
     table["model_init_kwargs"] |= {"attn_implementation": "eager" if profile.pin_cpu else "sdpa"}
-    if profile.device == "cpu" and processes > 1:
-        table["ddp_backend"] = "gloo"
+    if processes > 1:
+        table["ddp_find_unused_parameters"] = False  # every update uses them all
+        table |= {"ddp_backend": "gloo"} if profile.device == "cpu" else {}
     return table | SET_APART
 
 
