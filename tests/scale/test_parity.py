@@ -106,12 +106,12 @@ def test_an_error_in_our_loss_would_be_seen(case, monkeypatch):
 
 def test_the_deviation_is_the_samples_and_1e_4_is_added(case):
     with engine(case) as theirs:
-        sample = case.batch.rewards.std(correction=1)
+        sample = float(case.batch.rewards.std(correction=1))
         assert theirs.inputs["advantages"].tolist() == pytest.approx([x / (sample + 1e-4) for x in (0.5, -0.5) * 2])
-    assert theirs.inputs["advantages"][0] == pytest.approx(0.865875, abs=1e-6)
+    assert float(theirs.inputs["advantages"][0]) == pytest.approx(0.865875, abs=1e-6)
 
 
-@pytest.mark.parametrize(("corrected", "estimate"), [(True, CORRECTED := 0.0), (False, PLAIN := 0.0)])
+@pytest.mark.parametrize(("corrected", "estimate"), [(True, 0.0706), (False, 0.7466)])
 def test_the_kl_is_k3_of_the_sampled_tokens(case, corrected, estimate):
     mask, prompts, ids = case.batch.rollout.mask, case.batch.prompt_ids, case.batch.rollout.ids
     with torch.no_grad():
@@ -127,16 +127,18 @@ def test_the_kl_is_k3_of_the_sampled_tokens(case, corrected, estimate):
 
 
 GAPS = {
-    "dapo": ({"beta": 0.0, "loss_type": "dapo"}, 0.0),
-    "old log-probs not passed": ({"beta": 0.0, "num_iterations": 1}, 0.0),
-    "the sample's deviation": ({"beta": 0.0}, 0.134),
+    "dapo": ({"beta": 0.0, "loss_type": "dapo"}, 0.0453),
+    "old log-probs not passed": ({"beta": 0.0, "num_iterations": 1}, 3.311),
+    "k3 with its correction": ({}, 0.0491),
+    "k3 without": ({"use_bias_correction_kl": False}, 1.482),
+    "the sample's deviation": ({"beta": 0.0}, 0.1341),
 }
 
 
 @pytest.mark.parametrize("name", GAPS)
 def test_gradients_are_as_far_apart_as_was_measured(case, name):
     changes, gap = GAPS[name]
-    expected = ours(case)
+    expected = ours(case, changes.get("beta", PROFILE.grpo.kl_weight))
     with engine(case, **changes) as theirs:
         found = theirs.loss(case.moved, None if name.startswith("the sample") else case.batch.advantages)
     assert relative_gap(found.gradient, expected.gradient) == pytest.approx(gap, rel=0.05)
