@@ -39,12 +39,14 @@ def trips(invariant, *wrong, match=None):
         invariant(*wrong)
 
 
+@pytest.mark.diagnoses("cell-008", "require_same_prompts")
 def test_a_prompt_without_its_instruction_is_noticed(lab):
     asked = [messages(example.statement) for example in lab["examples"]]
     lab["require_same_prompts"](asked)
     trips(lab["require_same_prompts"], [conversation[1:] for conversation in asked], match="tokens instead of")
 
 
+@pytest.mark.diagnoses("cell-014", "require_whole_answers")
 def test_a_reward_that_reads_the_text_is_noticed(lab):
     reward = VerifierReward(lab["tokenizer"])
     answers = [lab["ids_of"](text) for text in WORKED_ANSWERS]
@@ -54,6 +56,7 @@ def test_a_reward_that_reads_the_text_is_noticed(lab):
     trips(lab["require_whole_answers"], lab["reads_the_text"], match="cut off was paid 1")
 
 
+@pytest.mark.diagnoses("cell-027", "require_same_advantages")
 def test_advantages_of_the_sample_are_noticed(lab):
     ours = torch.tensor([1.0, -1.0, 1.0, -1.0])
     lab["batch"] = SimpleNamespace(advantages=ours)
@@ -66,6 +69,16 @@ def test_equality_is_to_rounding(lab):
     trips(lab["require_equal"], "gradient", 2e-5, 1e-5, match="gradient: ≈2e-05 apart")
 
 
+@pytest.mark.diagnoses("cell-027", "require_clip_can_act")
+def test_old_log_probs_that_are_those_of_now_are_noticed(lab):
+    now = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]])
+    lab["batch"] = SimpleNamespace(prompt_ids=[[1]], rollout=SimpleNamespace(ids=None))
+    lab |= {"answer_logprobs": lambda *_: now, "mask": torch.ones(2, 2, dtype=torch.bool), "pad": 0, "old": now - 0.1}
+    assert lab["require_clip_can_act"](None, False) == pytest.approx(0.105, abs=1e-3)
+    trips(lab["require_clip_can_act"], None, True, match="every ratio is 1")
+
+
+@pytest.mark.diagnoses("cell-027", "require_gradient_of_the_kl")
 def test_an_estimator_with_another_gradient_is_noticed(lab):
     torch.manual_seed(0)
     lab["z"], lab["log_q"] = torch.randn(9).double(), torch.randn(9).double().log_softmax(-1)
@@ -84,6 +97,7 @@ def test_an_estimator_with_another_gradient_is_noticed(lab):
     )
 
 
+@pytest.mark.diagnoses("cell-042", "require_continues")
 def test_a_resume_that_samples_other_answers_or_ends_elsewhere_is_noticed(lab):
     rows = [[{"update": 4}] * 16]
     same = {"same_answers": True, "apart": 0.0, "stop": 4, "expected": rows, "rest": SimpleNamespace(rollouts=rows)}
@@ -93,6 +107,7 @@ def test_a_resume_that_samples_other_answers_or_ends_elsewhere_is_noticed(lab):
     trips(lab["require_continues"], SimpleNamespace(**same | {"apart": 1e-8}), match="apart")
 
 
+@pytest.mark.diagnoses("cell-057", "require_room")
 def test_a_plan_without_room_for_the_states_is_noticed(lab):
     lab["require_room"](sum(state_bytes(SHAPES[0], IN_FP32).values()), SHAPES[0])
     trips(lab["require_room"], 8 * GB, SHAPES[0], match="states alone are 9.9 GB")
