@@ -9,7 +9,7 @@ BUDGET ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
-BENCH_READY := $(VENV)/.installed-bench
+SCALE_READY := $(VENV)/.installed-scale
 # LABS selects labs by name or number (LABS="02 03"); ARGS goes to the tool as it is.
 LABS ?=
 ARGS ?=
@@ -21,7 +21,7 @@ WORKERS ?= auto
 NOTEBOOKS ?= notebooks
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup run-all test lab book refresh check report audit studies rates record bench gpu data tiny-base model student grade clean
+.PHONY: help setup run-all test lab book refresh check report audit studies rates record scale scale-test bench gpu data tiny-base model student grade clean
 
 help:  ## this list
 	@awk -F ':.*## +' '/^[a-z-]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ run-all: $(READY)  ## execute every lab headless into outputs/PROFILE; what is u
 
 test: $(READY)  ## unit tests, then every notebook executed again and compared with its committed outputs
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 tests
-	$(PY) -m pytest -n $(WORKERS) --max-worker-restart 0 --nbval notebooks/[0-9]*.ipynb notebooks/solutions/[0-9]*.ipynb
+	books=$$($(PY) -m labs_lib.tools.labs) && $(PY) -m pytest -n $(WORKERS) --max-worker-restart 0 --nbval $$books
 
 lab: $(READY)  ## JupyterLab on notebooks/ (NOTEBOOKS=folder: on another one)
 	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS) $(NOTEBOOKS)
@@ -74,11 +74,18 @@ record: $(READY)  ## keep what a run of a real model measured in data/recorded, 
 rates: $(READY)  ## choose a profile's learning rates on validation data (ARGS="grpo": that one only)
 	$(PY) -m labs_lib.tools.rates --profile $(PROFILE) --budget $(BUDGET) $(ARGS)
 
-$(BENCH_READY): requirements-bench.txt $(READY)
+$(SCALE_READY): requirements-scale.txt $(READY)
 	@$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt --requirement $<
 	@touch $@
 
-bench: $(BENCH_READY)  ## time and memory against the usual tools, side by side (ARGS="grpo --profile tiny": only these)
+scale: $(SCALE_READY)  ## GRPO by TRL in two processes, then lab 07; installs what they need
+	$(PY) -m labs_lib.tools.scale --profile $(PROFILE) --budget $(BUDGET) $(ARGS)
+
+scale-test: $(SCALE_READY)  ## the tests that need TRL, then lab 07 executed again and compared with its outputs
+	$(PY) -m pytest tests/scale
+	books=$$($(PY) -m labs_lib.tools.labs 07) && $(PY) -m pytest --nbval $$books
+
+bench: $(SCALE_READY)  ## time and memory against the usual tools, side by side (ARGS="grpo --profile tiny": only these)
 	$(PY) -m labs_lib.tools.bench $(ARGS)
 
 gpu: $(READY)  ## on a machine with a CUDA GPU: the tests that need it, then the speed of kernels and sampling

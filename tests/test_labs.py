@@ -10,7 +10,7 @@ from labs_lib.branches import protocol_branches
 from labs_lib.config import load_profile
 from labs_lib.errors import LabError
 from labs_lib.office_branches import office_protocol
-from labs_lib.tools.labs import LABS, Lab, longest_first, select, with_needs
+from labs_lib.tools.labs import LABS, Lab, longest_first, main, select, with_needs
 
 # --- Selection ---------------------------------------------------------------------------------------
 
@@ -27,6 +27,17 @@ def test_labs_are_selected_by_the_beginning_of_their_names():
     assert names(select(TABLE, ["solutions", "01_a.ipynb"])) == ["01_a", "solutions/02_solutions"]
     with pytest.raises(LabError, match="No lab begins with '9'; the labs are: 01_a"):
         select(TABLE, ["9"])
+
+
+def test_a_lab_with_needs_of_its_own_runs_only_where_it_is_asked_for(capsys):
+    table = [*TABLE, Lab("07_more", extra=("json",)), Lab("08_most", extra=("no_such_package",))]
+    assert names(select(table, [])) == names(TABLE)
+    assert names(select(table, ["07", "02"])) == ["02_b", "solutions/02_solutions", "07_more"]
+    with pytest.raises(LabError, match="08_most needs no_such_package, which `make scale` installs"):
+        select(table, ["08"])
+    assert [lab.name for lab in LABS if lab.extra] == ["07_scale_out"]
+    main([])
+    assert capsys.readouterr().out.split() == [f"notebooks/{lab.name}.ipynb" for lab in LABS if not lab.extra]
 
 
 def test_needs_come_first_and_circles_are_refused():
@@ -65,7 +76,7 @@ def test_every_branch_of_the_protocol_is_written_by_one_lab(name):
     writers = {branch: sum(fnmatch(file, pattern) for pattern in patterns) for branch, file in files.items()}
     assert set(writers.values()) == {1}, writers
     required = [pattern for lab in LABS for pattern in lab.outputs]
-    written = [*files.values(), "evidence/verdicts.json"]
+    written = [*files.values(), "evidence/verdicts.json", "scale/summary.json"]
     assert [pattern for pattern in required if not any(fnmatch(file, pattern) for file in written)] == []
 
 

@@ -1,11 +1,14 @@
 """The one table of the labs: which there are, what each needs, and what each leaves for others."""
 
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labs_lib.errors import LabError
+from labs_lib.optional import require_installed
+from labs_lib.scale.engine import COMMAND, PACKAGES
 
 LAB_FILE = re.compile(r"\d\d_[a-z0-9_]+")
 
@@ -17,7 +20,8 @@ class Lab:
     `needs` names labs whose outputs it reads: it never starts before they are there. `outputs` are glob
     patterns below `outputs/<profile>/` that it alone writes and that must exist after it has run; `optional`
     ones it writes too, but not on every profile. `minutes` (> 0) is about what it takes on one core with
-    `tiny`; the order in which labs start follows from it, and nothing else does.
+    `tiny`; the order in which labs start follows from it, and nothing else does. `extra` are packages that it needs
+    beyond `requirements.txt`: such a lab runs only where it is asked for by name.
     """
 
     name: str
@@ -25,6 +29,7 @@ class Lab:
     outputs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     minutes: float = 0.5
+    extra: tuple[str, ...] = ()
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -57,12 +62,14 @@ LABS = (
         minutes=8,
     ),
     Lab("06_bias_bench", outputs=("evidence/verdicts.json",), minutes=1.4),
+    Lab("07_scale_out", outputs=("scale/summary.json",), minutes=4, extra=PACKAGES),
     Lab("solutions/01_solutions"),
     Lab("solutions/02_solutions"),
     Lab("solutions/03_solutions", needs=("03_grpo_training",)),
     Lab("solutions/04_solutions"),
     Lab("solutions/05_solutions", needs=("05_ppo_gae",)),
     Lab("solutions/06_solutions"),
+    Lab("solutions/07_solutions"),
 )
 
 
@@ -72,15 +79,18 @@ def is_solution(lab: Lab) -> bool:
 
 
 def select(labs: Iterable[Lab], words: Iterable[str]) -> list[Lab]:
-    """The labs whose file name begins with one of `words` (`02`, `03_grpo`); all of them for no words.
+    """The labs whose file name begins with one of `words` (`02`, `03_grpo`); for no words, all without `extra` needs.
 
-    Raises LabError for a word that selects nothing.
+    Raises LabError for a word that selects nothing, and for a lab whose packages are not installed.
     """
     labs, words = list(labs), [word.removesuffix(".ipynb") for word in words]
     for word in words:
         if not any(_matches(lab, word) for lab in labs):
             raise LabError(f"No lab begins with {word!r}; the labs are: {', '.join(lab.name for lab in labs)}.")
-    return [lab for lab in labs if not words or any(_matches(lab, word) for word in words)]
+    chosen = [lab for lab in labs if (any(_matches(lab, word) for word in words) if words else not lab.extra)]
+    for lab in chosen:
+        require_installed(lab.extra, COMMAND, lab.name)
+    return chosen
 
 
 def _matches(lab: Lab, word: str) -> bool:
@@ -134,3 +144,13 @@ def table_problems(labs: Iterable[Lab], notebooks: Path) -> list[str]:
     return [f"notebooks/{name}.ipynb is listed in labs_lib/tools/labs.py and missing" for name in listed - found] + [
         f"notebooks/{name}.ipynb is not listed in labs_lib/tools/labs.py" for name in found - listed
     ]
+
+
+def main(words: Sequence[str]) -> None:
+    """Print the notebooks that `words` select, one a line: what `make test` compares."""
+    for lab in select(LABS, words):
+        print(f"notebooks/{lab.name}.ipynb")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

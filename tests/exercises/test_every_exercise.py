@@ -12,7 +12,7 @@ import pytest
 from lab_cells import lab_namespace
 from notebook_files import notebook
 
-from exercises.mutants import lab00, lab01, lab02, lab03, lab04, lab05, lab06
+from exercises.mutants import lab00, lab01, lab02, lab03, lab04, lab05, lab06, lab07
 from exercises.proofs import unproven
 from labs_lib.errors import LabError
 from labs_lib.exercises.check import Exercise, assert_discriminates
@@ -23,7 +23,7 @@ from labs_lib.tools.notebooks import code_cells, read_notebook
 from labs_lib.tools.stubs import STAR, stub_names, stubs
 
 START = "00_start_here"  # makes its one exercise itself, and solves it in its text
-MUTANTS = {module.__name__[-2:]: module.MUTANTS for module in (lab00, lab01, lab02, lab03, lab04, lab05, lab06)}
+MUTANTS = {module.__name__[-2:]: module.MUTANTS for module in (lab00, lab01, lab02, lab03, lab04, lab05, lab06, lab07)}
 NAMES = [lab.name for lab in LABS if not is_solution(lab)]
 CASES = [(lab, name) for lab in NAMES for name in MUTANTS.get(lab[:2], ())]
 every_exercise = pytest.mark.parametrize(("lab", "name"), CASES, ids=[f"{lab[:2]}-{name}" for lab, name in CASES])

@@ -7,14 +7,14 @@ import nbformat
 import pytest
 from notebook_files import notebook
 
-from invariants import test_lab01, test_lab02, test_lab03, test_lab04, test_lab05, test_lab06
+from invariants import test_lab01, test_lab02, test_lab03, test_lab04, test_lab05, test_lab06, test_lab07
 from invariants.proofs import errors_to_diagnose, marked, unproven
 from labs_lib.paths import NOTEBOOKS
 from labs_lib.tools.labs import LABS, is_solution
 from labs_lib.tools.notebooks import read_notebook
 
 TESTS = {"00": test_lab01, "01": test_lab01, "02": test_lab02}
-TESTS |= {"03": test_lab03, "04": test_lab04, "05": test_lab05, "06": test_lab06}
+TESTS |= {"03": test_lab03, "04": test_lab04, "05": test_lab05, "06": test_lab06, "07": test_lab07}
 NAMES = [lab.name for lab in LABS if not is_solution(lab)]
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from labs_lib.tasks.stock_arithmetic.corpus import Example, load_split, split_training
-from labs_lib.tasks.stock_arithmetic.statements import INSTRUCTION
 from labs_lib.tasks.stock_arithmetic.verifier import verify
 
 NO_EOS = -1  # an id that is never sampled: every answer runs to its full length
@@ -51,11 +50,6 @@ def _counted(number: int, name: str) -> str:
 def problems(count: int) -> list[Example]:
     """The first `count` training problems that the labs use for GRPO."""
     return split_training(load_split("train", labels=True))[1][:count]
-
-
-def messages(example: Example) -> list[dict[str, str]]:
-    """The prompt as a conversation, as `labs_lib.branches.prompt_ids` puts it."""
-    return [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": example.statement}]
 
 
 def payment(text: str, example: Example) -> float:

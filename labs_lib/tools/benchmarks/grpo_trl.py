@@ -11,7 +11,8 @@ a comparison of recomputed with captured log-probabilities, evidence for the aud
 import tempfile
 from typing import Any
 
-from labs_lib.tools.benchmarks.cases import GrpoCase, done, messages, payment, problems
+from labs_lib.scale.prompts import messages
+from labs_lib.tools.benchmarks.cases import GrpoCase, done, payment, problems
 from labs_lib.tools.benchmarks.turns import Turns, serve
 
 STEPS = 2000  # of the schedule: more than are ever timed
@@ -85,7 +86,7 @@ def trainer(case: GrpoCase, turns: Turns, folder: str):
             if state.global_step % case.updates == 0:
                 turns.end(**paid.counted, updates=case.updates)
 
-    rows = [{"prompt": messages(example), "index": row} for row, example in enumerate(paid.examples)]
+    rows = [{"prompt": messages(example.statement), "index": row} for row, example in enumerate(paid.examples)]
     return GRPOTrainer(
         str(folder_of_base),
         paid,

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from labs_lib.tools.benchmarks.cases import RolloutCase, done, messages, problems
+from labs_lib.scale.prompts import messages
+from labs_lib.tools.benchmarks.cases import RolloutCase, done, problems
 from labs_lib.tools.benchmarks.turns import Turns, serve
 
 
@@ -22,7 +23,7 @@ def work(options: dict[str, Any], turns: Turns) -> None:
     folder = base_folder(profile)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
     tokenizer = base_tokenizer(profile.base, folder)
-    asked = [messages(example) for example in problems(case.prompts)]
+    asked = [messages(example.statement) for example in problems(case.prompts)]
     prompts = tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
     ids, attention, _ = left_pad(prompts, tokenizer.pad_token_id, "cpu")
     lengths = {"max_new_tokens": case.answer_tokens, "min_new_tokens": case.answer_tokens}

@@ -1,0 +1,82 @@
+"""Figures of lab 07: gradients of KL estimators, one run beside many seeds, memory by size, the share of sampling."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+from labs_lib.figures.style import BLACK, BLUE, DASHES, GREY, HATCHES, MARKERS, ORANGE, PALETTE
+
+WIDTH = 0.27  # of a bar, where three stand side by side
+
+
+def kl_gradients(tokens: Sequence[str], slopes: Mapping[str, Sequence[float]]) -> Figure:
+    """Expected gradient by the logit of each of some tokens, one bar an estimator."""
+    figure, axis = pyplot.subplots(figsize=(7.6, 4.0))
+    for place, (label, values) in enumerate(slopes.items()):
+        positions = [token + (place - (len(slopes) - 1) / 2) * WIDTH for token in range(len(tokens))]
+        axis.bar(positions, values, WIDTH, color=PALETTE[place], hatch=HATCHES[place], edgecolor="white", label=label)
+    axis.axhline(0, color=GREY, linewidth=1.0, linestyle="-")
+    axis.set_xticks(range(len(tokens)), tokens)
+    axis.set_xlabel("token, the most probable first")
+    axis.set_ylabel("expected gradient by its logit")
+    axis.grid(axis="x", visible=False)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def beside_seeds(panels: Mapping[str, Mapping[str, Mapping[str, object]]]) -> Figure:
+    """One run and its interval beside the runs of many seeds; a panel a kind of answer, a row a population.
+
+    Args:
+        panels: title -> population -> {"start": percent, "seeds": percents, "run": percent, "low", "high"}.
+    """
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(8.4, 3.6), sharey=True, squeeze=False)
+    for axis, (title, rows) in zip(axes.flat, panels.items(), strict=True):
+        for place, row in enumerate(rows.values()):
+            axis.plot([row["start"]], [place], "|", color=BLACK, markersize=22, markeredgewidth=2, label="warm start")
+            seeds, height = row["seeds"], place - 0.15
+            axis.plot(
+                seeds, [height] * len(seeds), MARKERS[0], color=BLUE, linestyle="none", label="lab 03, five seeds"
+            )
+            error = [[row["run"] - row["low"]], [row["high"] - row["run"]]]
+            run = {"color": ORANGE, "markeredgecolor": BLACK, "label": "TRL, two processes"}
+            axis.errorbar([row["run"]], [place + 0.15], xerr=error, fmt=MARKERS[1], **run)
+        axis.set_yticks(range(len(rows)), rows)
+        axis.set_ylim(-0.6, len(rows) - 0.4)
+        axis.set_title(title)
+        axis.set_xlabel("right answers, percent")
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    first = {label: handle for handle, label in zip(handles, labels, strict=True)}
+    figure.legend(first.values(), first, loc="outside lower center", ncols=3)
+    return figure
+
+
+def memory_bars(parts: Mapping[str, Mapping[str, float]], device: float) -> Figure:
+    """Gigabytes by part, one panel a size of model; the line is the memory of one device, in the same unit."""
+    figure, axes = pyplot.subplots(1, len(parts), figsize=(8.4, 3.8), squeeze=False)
+    for axis, (title, amounts) in zip(axes.flat, parts.items(), strict=True):
+        names = list(amounts)[::-1]
+        colors = [PALETTE[list(amounts).index(name) % len(PALETTE)] for name in names]
+        axis.barh(range(len(names)), [amounts[name] for name in names], color=colors)
+        axis.axvline(device, color=BLACK, linestyle="--", linewidth=1.5)
+        axis.set_yticks(range(len(names)), names if axis is axes.flat[0] else [""] * len(names))
+        axis.set_title(title)
+        axis.set_xlabel("GB")
+        axis.grid(axis="y", visible=False)
+    return figure
+
+
+def sampling_share(answers: Sequence[int], shares: Mapping[str, Sequence[float]]) -> Figure:
+    """Share of an iteration that is sampling, over the answers sampled at once; one line a case."""
+    figure, axis = pyplot.subplots(figsize=(7.2, 4.2))
+    for place, (label, values) in enumerate(shares.items()):
+        style = {"color": PALETTE[place], "linestyle": DASHES[place], "marker": MARKERS[place]}
+        axis.plot(answers, [100 * value for value in values], label=label, **style)
+    axis.axhline(50, color=GREY, linewidth=1.0, linestyle="-")
+    axis.set_xscale("log", base=2)
+    axis.set_ylim(0, 100)
+    axis.set_xlabel("answers of an iteration")
+    axis.set_ylabel("time spent sampling, percent")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
