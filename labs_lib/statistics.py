@@ -92,6 +92,24 @@ def mean_over_seeds(values: Iterable[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def difference_of_seeds(first: Sequence[float], second: Sequence[float]) -> Interval:
+    """Second mean minus first, of two groups of independent runs: Student's t interval (1908) with a pooled variance.
+
+    For runs that share no draws; where each run of one group has a partner in the other, pair them and use
+    `mean_over_seeds` of the differences.
+
+    Raises LabError for a group of fewer than two, or more than 32 values in all.
+    """
+    sizes, freedom = (len(first), len(second)), len(first) + len(second) - 2
+    if min(sizes) < 2 or freedom >= len(T95):
+        raise LabError(f"A difference of seeds needs 2 or more in each group, {len(T95) + 1} in all, got {sizes}.")
+    means = [sum(values) / len(values) for values in (first, second)]
+    squares = sum((x - mean) ** 2 for values, mean in zip((first, second), means, strict=True) for x in values)
+    half = T95[freedom] * sqrt(squares / freedom * (1 / sizes[0] + 1 / sizes[1]))
+    difference = means[1] - means[0]
+    return Interval(difference, difference - half, difference + half)
+
+
 @dataclass(frozen=True)
 class PairedComparison:
     """Two policies on the same problems: the mean difference (second minus first) and who won how often."""

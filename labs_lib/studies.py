@@ -48,10 +48,16 @@ def control_branch(profile: Profile, policy: str, seed: int) -> Branch:
     )
 
 
-def study_row(profile: Profile, trained: TrainedBranch, policy: str, seed: int | None) -> dict[str, Any]:
-    """What the study keeps of one policy: correct answers by kind and population, and what training met."""
+def study_row(
+    profile: Profile, trained: TrainedBranch, policy: str, seed: int | None, counts: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a study keeps of one policy: correct answers by kind and population, and what training met.
+
+    Args:
+        counts: what training met, `answers` and `mixed_groups`, where it was not our trainer that kept it.
+    """
     evaluation = evaluate_trained(profile, trained)
-    counts = branch_counts(trained)
+    counts = counts or branch_counts(trained)
     return {
         "policy": policy,
         "seed": seed,

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labs_lib.figures.style import BLACK, BLUE, DASHES, GREY, HATCHES, MARKERS, ORANGE, PALETTE
+from labs_lib.figures.style import BLACK, DASHES, GREY, HATCHES, MARKERS, PALETTE
 
 WIDTH = 0.27  # of a bar, where three stand side by side
 
@@ -29,27 +30,32 @@ def beside_seeds(panels: Mapping[str, Mapping[str, Mapping[str, object]]]) -> Fi
     """One run and its interval beside the runs of many seeds; a panel a kind of answer, a row a population.
 
     Args:
-        panels: title -> population -> {"start": percent, "seeds": percents, "run": percent, "low", "high"}.
+        panels: title -> population -> {"start": percent, "seeds": label -> percents, "run": percent, "low", "high"}.
     """
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(8.4, 3.6), sharey=True, squeeze=False)
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(8.4, 4.0), sharey=True, squeeze=False)
     for axis, (title, rows) in zip(axes.flat, panels.items(), strict=True):
         for place, row in enumerate(rows.values()):
-            axis.plot([row["start"]], [place], "|", color=BLACK, markersize=22, markeredgewidth=2, label="warm start")
-            seeds, height = row["seeds"], place - 0.15
-            axis.plot(
-                seeds, [height] * len(seeds), MARKERS[0], color=BLUE, linestyle="none", label="lab 03, five seeds"
-            )
-            error = [[row["run"] - row["low"]], [row["high"] - row["run"]]]
-            run = {"color": ORANGE, "markeredgecolor": BLACK, "label": "TRL, two processes"}
-            axis.errorbar([row["run"]], [place + 0.15], xerr=error, fmt=MARKERS[1], **run)
+            _beside(axis, place, row)
         axis.set_yticks(range(len(rows)), rows)
         axis.set_ylim(-0.6, len(rows) - 0.4)
         axis.set_title(title)
         axis.set_xlabel("right answers, percent")
     handles, labels = axes.flat[0].get_legend_handles_labels()
     first = {label: handle for handle, label in zip(handles, labels, strict=True)}
-    figure.legend(first.values(), first, loc="outside lower center", ncols=3)
+    figure.legend(first.values(), first, loc="outside lower center", ncols=2)
     return figure
+
+
+def _beside(axis: Axes, place: int, row: Mapping[str, object]) -> None:
+    """One population: the start as a line, each group of seeds at a height of its own, the run above them."""
+    axis.plot([row["start"]], [place], "|", color=BLACK, markersize=26, markeredgewidth=2, label="warm start")
+    heights = (place - 0.25, place)
+    for number, (label, values) in enumerate(row["seeds"].items()):
+        style = {"marker": MARKERS[number], "color": PALETTE[number], "linestyle": "none"}
+        axis.plot(values, [heights[number]] * len(values), label=label, **style)
+    error = [[row["run"] - row["low"]], [row["high"] - row["run"]]]
+    run = {"color": GREY, "markeredgecolor": BLACK, "label": "this run, interval over problems"}
+    axis.errorbar([row["run"]], [place + 0.25], xerr=error, fmt=MARKERS[2], **run)
 
 
 def memory_bars(parts: Mapping[str, Mapping[str, float]], device: float) -> Figure:

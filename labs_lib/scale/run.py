@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labs_lib.branch_runs import TrainedBranch, weights_file
-from labs_lib.branches import Branch, policy_source
+from labs_lib.branches import Branch, PolicySource, policy_source
 from labs_lib.checkpoint import code_fingerprint, save_model_weights, untied_state_dict
 from labs_lib.config import Profile
 from labs_lib.errors import VerificationError
@@ -59,13 +59,22 @@ def ensure_scaled(profile: Profile, fresh: bool = False) -> dict[str, Any]:
         with ProgressBar(f"TRL, {kept['processes']} processes", kept["updates"]) as bar:
             bar.advance(kept["updates"])
         return kept
-    folder, processes = scale_folder(profile), processes_for(profile)
-    shutil.rmtree(folder, ignore_errors=True)
-    export_policy(profile, source, folder / "start")
-    seconds = run_job(profile, folder, folder / "start", processes, updates_of(profile))
-    summary = {"identity": identity, **summarise(profile, folder, processes, seconds)}
+    folder = scale_folder(profile)
+    seconds = train_by_engine(profile, source, folder)
+    summary = {"identity": identity, **summarise(profile, folder, processes_for(profile), seconds)}
     atomic_write_json(path, summary)
     return summary
+
+
+def train_by_engine(profile: Profile, source: PolicySource, folder: Path, **changes: Any) -> float:
+    """The whole run from the policy of `source`, with `changes` of TRL's settings; what `folder` held is deleted.
+
+    Returns its seconds. Raises LabError when the training failed.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    export_policy(profile, source, folder / "start")
+    processes, updates = processes_for(profile), updates_of(profile)
+    return run_job(profile, folder, folder / "start", processes, updates, changes=changes)
 
 
 def run_identity(profile: Profile, start: str) -> dict[str, Any]:
@@ -104,14 +113,14 @@ def summarise(profile: Profile, folder: Path, processes: int, seconds: float) ->
     }
 
 
-def adopt_policy(profile: Profile, folder: Path) -> TrainedBranch:
-    """The policy that an engine saved, read strictly and kept as the branches' final weights are."""
+def adopt_policy(profile: Profile, folder: Path, name: str = NAME) -> TrainedBranch:
+    """The policy that an engine saved, read strictly and kept as the branches' final weights are, under `name`."""
     policy = read_policy(profile, folder).model
-    fingerprint, weights = policy_fingerprint(policy), weights_file(profile, NAME)
+    fingerprint, weights = policy_fingerprint(policy), weights_file(profile, name)
     save_model_weights(
-        weights, untied_state_dict(policy), {"branch": NAME, "fingerprint": fingerprint, "state": ""}, fresh=True
+        weights, untied_state_dict(policy), {"branch": name, "fingerprint": fingerprint, "state": ""}, fresh=True
     )
-    return TrainedBranch(Branch(NAME, START, "grpo", profile.grpo, three_ways=False), {}, weights, fingerprint)
+    return TrainedBranch(Branch(name, START, "grpo", profile.grpo, three_ways=False), {}, weights, fingerprint)
 
 
 # --- What was sampled ------------------------------------------------------------------------------

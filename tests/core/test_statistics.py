@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labs_lib.errors import LabError
-from labs_lib.statistics import bootstrap_mean, compare_paired, sign_test, wilson
+from labs_lib.statistics import bootstrap_mean, compare_paired, difference_of_seeds, mean_over_seeds, sign_test, wilson
 
 # Correct, n, low, high: Newcombe (1998), "Two-sided confidence intervals for the single proportion", table I,
 # method 3 (score without continuity correction).
@@ -136,3 +136,38 @@ def test_pairing_removes_what_the_problems_share():
 def test_unequal_numbers_of_problems_are_refused():
     with pytest.raises(LabError, match="3 and 2"):
         compare_paired([1, 2, 3], [1, 2], 100, 48)
+
+
+# --- Over seeds ----------------------------------------------------------------------------------------
+
+# Cushny and Peebles (1905), the sleep data of Student (1908): hours gained by ten patients with each of two drugs.
+SLEEP = (
+    [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0],
+    [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4],
+)
+
+
+def test_two_groups_of_seeds_have_students_interval():
+    """Not paired, as R's t.test(extra ~ group, var.equal = TRUE) prints it; paired, it is much narrower."""
+    found = difference_of_seeds(*SLEEP)
+    assert (found.value, found.low, found.high) == pytest.approx((1.58, -0.203874, 3.363874), abs=1e-3)
+    paired = mean_over_seeds(b - a for a, b in zip(*SLEEP, strict=True))
+    assert (paired.value, paired.low, paired.high) == pytest.approx((1.58, 0.700114, 2.459886), abs=1e-3)
+
+
+values = st.lists(st.floats(-10, 10), min_size=2, max_size=10)
+
+
+@given(values, values, st.floats(-5, 5))
+def test_a_difference_of_seeds_turns_around_and_moves_with_its_groups(first, second, shift):
+    there, back = difference_of_seeds(first, second), difference_of_seeds(second, first)
+    assert (there.value, there.low, there.high) == pytest.approx((-back.value, -back.high, -back.low), abs=1e-9)
+    moved = difference_of_seeds(first, [value + shift for value in second])
+    assert moved.low - there.low == pytest.approx(shift, abs=1e-6)
+    assert there.low <= there.value <= there.high
+
+
+@pytest.mark.parametrize("sizes", [(1, 5), (5, 0), (20, 20)])
+def test_groups_without_an_interval_are_refused(sizes):
+    with pytest.raises(LabError, match="2 or more in each group"):
+        difference_of_seeds(*([0.5] * size for size in sizes))

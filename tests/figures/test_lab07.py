@@ -8,7 +8,8 @@ from labs_lib.figures import lab07
 from labs_lib.figures.style import render_png
 
 SLOPES = {"exact KL": [0.2, -0.1], "k3": [0.1, 0.0], "k3 x ratio": [0.2, -0.1]}
-ROW = {"start": 16.5, "seeds": [19.0, 21.5], "run": 18.0, "low": 13.0, "high": 24.0}
+SEEDS = {"lab 03": [19.0, 21.5], "TRL": [17.0, 18.5]}
+ROW = {"start": 16.5, "seeds": SEEDS, "run": 18.0, "low": 13.0, "high": 24.0}
 PANELS = {"greedy": {"ID50": ROW, "ALL": ROW}, "sampled": {"ID50": ROW, "ALL": ROW}}
 PARTS = {"0.5 B": {"policy": 2.0, "Adam": 4.0}, "7 B": {"policy": 30.0, "Adam": 61.0}}
 SHARES = {"0.5 B": [0.9, 0.5], "7 B": [0.8, 0.25]}
@@ -25,12 +26,14 @@ def test_bars_of_estimators_stand_side_by_side():
 def test_a_run_stands_beside_the_seeds_with_its_interval():
     figure = lab07.beside_seeds(PANELS)
     axis = figure.axes[0]
-    assert [list(line.get_xdata()) for line in axis.lines[:2]] == [[16.5], [19.0, 21.5]]
+    assert [list(line.get_xdata()) for line in axis.lines[:3]] == [[16.5], [19.0, 21.5], [17.0, 18.5]]
+    heights = [set(line.get_ydata()) for line in axis.lines[1:4]]
+    assert all(len(height) == 1 for height in heights) and len(set.union(*heights)) == 3
     run = axis.containers[0]
     assert list(run[0].get_xdata()) == [18.0]
     assert [point[0] for point in run[2][0].get_segments()[0]] == pytest.approx([13.0, 24.0])
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["warm start", "lab 03, five seeds", "TRL, two processes"]
+    assert labels == ["warm start", "lab 03", "TRL", "this run, interval over problems"]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["ID50", "ALL"]
 
 

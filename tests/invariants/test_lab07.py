@@ -69,7 +69,7 @@ def test_equality_is_to_rounding(lab):
     trips(lab["require_equal"], "gradient", 2e-5, 1e-5, match="gradient: ≈2e-05 apart")
 
 
-@pytest.mark.diagnoses("cell-027", "require_clip_can_act")
+@pytest.mark.diagnoses("ratio-one", "require_clip_can_act")
 def test_old_log_probs_that_are_those_of_now_are_noticed(lab):
     now = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]])
     lab["batch"] = SimpleNamespace(prompt_ids=[[1]], rollout=SimpleNamespace(ids=None))
@@ -78,7 +78,7 @@ def test_old_log_probs_that_are_those_of_now_are_noticed(lab):
     trips(lab["require_clip_can_act"], None, True, match="every ratio is 1")
 
 
-@pytest.mark.diagnoses("cell-027", "require_gradient_of_the_kl")
+@pytest.mark.diagnoses("cell-038", "require_gradient_of_the_kl")
 def test_an_estimator_with_another_gradient_is_noticed(lab):
     torch.manual_seed(0)
     lab["z"], lab["log_q"] = torch.randn(9).double(), torch.randn(9).double().log_softmax(-1)
