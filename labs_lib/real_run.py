@@ -78,7 +78,7 @@ def describe_run(run: dict[str, Any]) -> str:
     budget = budget_note(run["budget"]) or "The whole budget."
     rates = ", ".join(f"{_rated(key)} {rate:g}" for key, rate in run["learning_rates"].items())
     return (
-        f"{run['profile']}, recorded once: {run['cores']} cores, {minutes:.0f} minutes for all labs. {budget}\n"
+        f"{run['profile']}, recorded once: {run['cores']} cores, {minutes:.0f} minutes, all labs added up. {budget}\n"
         f"learning rates: {rates}"
     )
 

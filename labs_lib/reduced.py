@@ -47,6 +47,11 @@ def reduced(profile: Profile, share: float) -> Profile:
     )
 
 
+def short_run(profile: Profile) -> int:
+    """Iterations of a run that only shows an error: four, of a reduced profile two (the fewest with a step between)."""
+    return 4 if profile.protocol_share == 1 else 2
+
+
 def _fewer_examples(settings: Supervised, share: float) -> Any:
     """Whole batches, at least one; never more than there are."""
     batches = math.ceil(settings.examples * share / settings.batch_size)

@@ -65,7 +65,7 @@ def test_a_run_is_recorded_with_what_made_it_and_shown_with_its_costs(reported):
     assert (run["budget"], run["config"]) == (0.25, PROFILE.fingerprint())
     assert not any(key in entry for entry in run["branches"].values() for key in real_run.DROPPED)
     assert real_run.describe_run(run) == (
-        "tiny, recorded once: 2 cores, 11 minutes for all labs. Reduced budget: 25 % of the protocol's counts.\n"
+        "tiny, recorded once: 2 cores, 11 minutes, all labs added up. Reduced budget: 25 % of the protocol's counts.\n"
         "learning rates: warmstart 0.0006, sft 0.0001, grpo 2e-05, office.sft 0.001, office.judge 0.001, "
         "office.ppo actor 0.0006, office.ppo critic 0.001, office.dpo 0.0003"
     )

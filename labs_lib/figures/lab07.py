@@ -6,23 +6,19 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labs_lib.figures.style import BLACK, DASHES, GREY, HATCHES, MARKERS, PALETTE
-
-WIDTH = 0.27  # of a bar, where three stand side by side
+from labs_lib.figures.style import BLACK, DASHES, GREY, MARKERS, PALETTE
 
 
-def kl_gradients(tokens: Sequence[str], slopes: Mapping[str, Sequence[float]]) -> Figure:
-    """Expected gradient by the logit of each of some tokens, one bar an estimator."""
+def kl_gradients(kl: Sequence[float], apart: Mapping[str, Sequence[float]]) -> Figure:
+    """How far each estimator's expected gradient is from the KL's, relative, over the KL of the prefix in nats."""
     figure, axis = pyplot.subplots(figsize=(7.6, 4.0))
-    for place, (label, values) in enumerate(slopes.items()):
-        positions = [token + (place - (len(slopes) - 1) / 2) * WIDTH for token in range(len(tokens))]
-        axis.bar(positions, values, WIDTH, color=PALETTE[place], hatch=HATCHES[place], edgecolor="white", label=label)
-    axis.axhline(0, color=GREY, linewidth=1.0, linestyle="-")
-    axis.set_xticks(range(len(tokens)), tokens)
-    axis.set_xlabel("token, the most probable first")
-    axis.set_ylabel("expected gradient by its logit")
-    axis.grid(axis="x", visible=False)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    for place, (label, values) in enumerate(apart.items()):
+        axis.plot(kl, values, MARKERS[place], color=PALETTE[place], markersize=5, alpha=0.8, label=label)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("KL of policy and reference at a prefix, nats")
+    axis.set_ylabel("gradient apart, relative")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 

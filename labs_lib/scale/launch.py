@@ -8,8 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from labs_lib.config import Profile
 from labs_lib.cores import usable_cores
@@ -25,6 +28,41 @@ PROCESSES_FILE = LAUNCH_FILES / "processes.yaml"
 PROCESSES_ON_CPU = 2
 WORKER = "labs_lib.scale.worker"
 SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a run is started: the file that accelerate reads, and the one whose settings take the place of TRL's."""
+
+    file: Path = PROCESSES_FILE
+    settings: Path | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Settings of TRL, name -> value."""
+        return {} if self.settings is None else yaml.safe_load(self.settings.read_text(encoding="utf-8"))
+
+    @property
+    def name(self) -> str:
+        """The names of its files where they are not the usual one, else nothing."""
+        parts = [file.stem for file in (self.file, self.settings) if file not in (PROCESSES_FILE, None)]
+        return "-".join(parts)
+
+
+def launch_of(file: str | None, settings: str | None) -> Launch:
+    """A launch by the names of files in `configs/launch`, or by paths.
+
+    Raises LabError for a file that is not there.
+    """
+    return Launch(_found(file) if file else PROCESSES_FILE, _found(settings) if settings else None)
+
+
+def _found(name: str) -> Path:
+    for path in (LAUNCH_FILES / name, Path(name)):
+        if path.is_file():
+            return path.resolve()
+    known = ", ".join(sorted(path.name for path in LAUNCH_FILES.glob("*.yaml")))
+    raise LabError(f"There is no launch file {name}; configs/launch has {known}.")
 
 
 def processes_for(profile: Profile) -> int:

@@ -56,7 +56,8 @@ def fixed_batch(profile: Profile, start: LoadedBase, groups: int = 3) -> FixedBa
     """The four hand-made answers to the worked problem, and `groups` groups that `start` samples, the first mixed ones.
 
     Mixed groups are chosen, since a constant one has no advantage to compare. Old log-probabilities are those captured
-    while sampling; for the hand-made answers, those that `start` gives them.
+    while sampling; for the hand-made answers, which nobody sampled, those that `start` gives them. A start that is
+    hardly ever right gives fewer groups, or none.
     """
     worked = _worked(profile, start)
     sampled = _sampled(profile, start, groups)
@@ -80,7 +81,7 @@ def _worked(profile: Profile, start: LoadedBase) -> tuple[RolloutPrompt, Rollout
 def _sampled(profile: Profile, start: LoadedBase, groups: int) -> list[tuple[RolloutPrompt, Rollout, Row]]:
     size, tokens, tokenizer = profile.grpo.group_size, profile.budget.answer_tokens, start.tokenizer
     uniforms, found = named_generator(profile.seed, "lab07/parity"), []
-    for example in training_examples()[:MOST_SEARCHED]:
+    for example in training_examples()[: MOST_SEARCHED if groups else 0]:
         prompt = RolloutPrompt(example.id, prompt_ids(profile, tokenizer, example), example.problem)
         draws = answer_draws(uniforms, size, tokens)
         eos, pad = tokenizer.eos_token_id, pad_id(tokenizer)
@@ -188,7 +189,8 @@ class Engine:
         start, run = Path(self._folder.name) / "start", Path(self._folder.name) / "run"
         export_policy(profile, source, start)
         answers = len(fixed.batch.verdicts)
-        config = grpo_config(profile, 1, str(run), per_device_train_batch_size=answers, **changes)
+        whole = {"per_device_train_batch_size": answers, "gradient_accumulation_steps": 1}  # the batch is not cut
+        config = grpo_config(profile, 1, str(run), **whole, **changes)
         tokenizer = source.load().tokenizer
         self.trainer = GRPOTrainer(
             str(start),

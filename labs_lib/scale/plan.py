@@ -129,16 +129,24 @@ def cache_bytes(shape: Shape, sequences: int, tokens: int, size: Bytes) -> int:
     return shape.cached_per_token * sequences * tokens * size.computing
 
 
-def memory(shape: Shape, counts: Counts, size: Bytes, checkpointing: bool = False) -> dict[str, int]:
-    """Bytes by part: the states, activations while it learns, the cache while it samples.
+def copy_bytes(shape: Shape, size: Bytes) -> int:
+    """A second policy in the numbers that sampling computes with, where those are not the policy's own."""
+    return 0 if size.computing == size.policy else shape.parameters * size.computing
 
-    Activations and cache do not exist at the same time; `peak` adds the larger of them to the states.
+
+def memory(shape: Shape, counts: Counts, size: Bytes, checkpointing: bool = False) -> dict[str, int]:
+    """Bytes by part, and their `peak`.
+
+    An update holds the states, gradients among them, and activations; sampling has no gradients, and holds the cache
+    and its own copy of the policy. The peak is the larger of the two.
     """
     tokens, keys = counts.at_once * counts.sequence, counts.sequence
-    kept = activation_bytes(shape, tokens, keys, size, checkpointing)
-    cache = cache_bytes(shape, counts.answers, counts.sequence, size)
     states = state_bytes(shape, size)
-    return {**states, "activations": kept, "KV cache": cache, "peak": sum(states.values()) + max(kept, cache)}
+    kept = activation_bytes(shape, tokens, keys, size, checkpointing)
+    copy, cache = copy_bytes(shape, size), cache_bytes(shape, counts.answers, counts.sequence, size)
+    total = sum(states.values())
+    peak = max(total + kept, total - states["gradients"] + copy + cache)
+    return {**states, "activations": kept, "sampler's copy": copy, "KV cache": cache, "peak": peak}
 
 
 # --- Time ------------------------------------------------------------------------------------------
@@ -168,7 +176,8 @@ def devices_needed(peak_bytes: float, device: Device = H100) -> int:
 def decode_seconds(shape: Shape, sequences: int, tokens: float, devices: int, device: Device = H100) -> float:
     """One step of sampling, one token for each of `sequences` sequences that are `tokens` tokens long.
 
-    Every step reads all weights and the whole cache: it is bound by bandwidth, until very many sequences share a read.
+    Every step reads all weights and the whole cache: it is bound by bandwidth, until some hundreds of sequences share a
+    read.
     """
     read = shape.parameters * BF16 + cache_bytes(shape, sequences, 1, MIXED) * tokens
     reading = read / (device.bandwidth * device.bandwidth_share)
@@ -195,14 +204,18 @@ class IterationSeconds:
         return self.sampling / (self.sampling + self.scoring + self.updating)
 
 
-def iteration_seconds(shape: Shape, counts: Counts, devices: int, device: Device = H100) -> IterationSeconds:
+def iteration_seconds(
+    shape: Shape, counts: Counts, devices: int, device: Device = H100, checkpointing: bool = False
+) -> IterationSeconds:
     """Seconds of one iteration on `devices` devices that share all its work without loss.
 
-    A forward pass takes two operations a parameter and token, a backward pass twice as many.
+    A forward pass takes two operations a parameter and token, a backward pass twice as many; with checkpointing it
+    makes the forward pass once more.
     """
     speed = device.operations * device.operations_share * devices
     forward = 2 * shape.parameters * counts.answers * counts.sequence / speed
     reading = 2 * shape.parameters * counts.prompts * counts.prompt_tokens / speed
     mean = counts.prompt_tokens + counts.answer_tokens / 2
     steps = counts.answer_tokens * decode_seconds(shape, counts.answers, mean, devices, device)
-    return IterationSeconds(reading + steps, 2 * forward, 3 * forward * counts.updates)
+    passes = 4 if checkpointing else 3
+    return IterationSeconds(reading + steps, 2 * forward, passes * forward * counts.updates)

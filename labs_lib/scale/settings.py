@@ -12,7 +12,19 @@ from labs_lib.errors import LabError
 
 TRL, ACCELERATE, NONE = "TRL", "accelerate", "no counterpart"
 SECTIONS = {"grpo": Grpo, "optimizer": Optimizer, "evaluation": Evaluation}  # whose keys all have an entry
-NO_MIN = "warmup_stable_decay"  # the only linear schedule of transformers that ends above 0
+# Of a profile's other keys, those that are no part of a GRPO run: other trainings, what the start is made of.
+NO_PART = (
+    "name",
+    "protocol_share",
+    "template_version",
+    "base.",
+    "warmstart.",
+    "sft.",
+    "group_size_runs.",
+    "grpo_control.",
+)
+# Linear like ours, and told its end as a share of the peak (`polynomial` takes a rate, and warms up from 0).
+SCHEDULE = "warmup_stable_decay"
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ def _grpo(profile: Profile, processes: int) -> list[Counterpart]:
         Counterpart("grpo.updates_per_iteration", TRL, "num_iterations", updates),
         Counterpart("grpo.clip_low", TRL, "epsilon", grpo.clip_low),
         Counterpart("grpo.clip_high", TRL, "epsilon_high", grpo.clip_high),
-        Counterpart("grpo.kl_weight", TRL, "beta", grpo.kl_weight, "weighs k3 of the sampled token, not the exact KL"),
+        Counterpart("grpo.kl_weight", TRL, "beta", grpo.kl_weight, "weighs k3 x ratio of one token, not the exact KL"),
         _none("grpo.advantage_epsilon", "1e-4, in the code; scale_rewards only chooses whose deviation divides"),
         _same("grpo", "learning_rate", grpo.learning_rate),
         _same("grpo", "temperature", grpo.temperature),
@@ -87,9 +99,9 @@ def _grpo(profile: Profile, processes: int) -> list[Counterpart]:
             TRL,
             "save_steps",
             grpo.checkpoint_every * updates,
-            "counts updates; between two of one rollout, a resume samples anew",
+            "counts updates, where save_strategy is steps (here nothing is saved on the way)",
         ),
-        _none("grpo.logprob_tolerance", "what was captured is not compared (with vLLM it is corrected for)"),
+        _none("grpo.logprob_tolerance", "captures nothing; with vLLM the difference is logged and weighed"),
     ]
 
 
@@ -107,9 +119,13 @@ def _optimizer(profile: Profile) -> list[Counterpart]:
         ),
         _same("optimizer", "max_grad_norm", settings.max_grad_norm),
         Counterpart(
-            "optimizer.warmup_fraction", TRL, "warmup_steps", warm_up, "counts updates; the first has the lowest rate"
+            "optimizer.warmup_fraction",
+            TRL,
+            "warmup_steps",
+            warm_up,
+            "counts updates; starts at final_fraction of the peak, ours at 1 / warmup; then one update late",
         ),
-        Counterpart("optimizer.final_fraction", TRL, "lr_scheduler_kwargs", decay, f"of lr_scheduler_type {NO_MIN}"),
+        Counterpart("optimizer.final_fraction", TRL, "lr_scheduler_kwargs", decay, f"of lr_scheduler_type {SCHEDULE}"),
     ]
 
 
@@ -128,22 +144,37 @@ def _evaluation(profile: Profile) -> list[Counterpart]:
 
 def _run(profile: Profile, processes: int) -> list[Counterpart]:
     on_cpu = profile.device == "cpu"
+    model = {"dtype": profile.dtype, "attn_implementation": "eager" if profile.pin_cpu else "sdpa"}
     return [
         Counterpart("budget.answer_tokens", TRL, "max_completion_length", profile.budget.answer_tokens),
         _none("budget.prompt_tokens", "a prompt is never refused"),
-        Counterpart("seed", TRL, "seed", profile.seed, "one stream for all draws, plus the number of the process"),
-        Counterpart("dtype", TRL, "model_init_kwargs", {"dtype": profile.dtype}, "and bf16, which is on by default"),
+        _none("budget.total_tokens", "only a length of vLLM's, vllm_max_model_length"),
+        _none("kl_block", "k3 needs no sum over the vocabulary"),
+        Counterpart("seed", TRL, "seed", profile.seed, "sampling: plus the number of the process; order: alike in all"),
+        Counterpart("dtype, pin_cpu", TRL, "model_init_kwargs", model, "and bf16, which is on by default"),
         Counterpart("device", TRL, "use_cpu", on_cpu),
         Counterpart("threads", ACCELERATE, "num_cpu_threads_per_process", profile.threads or None),
-        Counterpart("(processes)", ACCELERATE, "num_processes", processes, "ours has one"),
+        *_exchange(processes, on_cpu),
     ]
 
 
-# Keys of TRL that are set because their defaults say something else than the profile does, or for a run without noise.
+def _exchange(processes: int, on_cpu: bool) -> list[Counterpart]:
+    """What several processes need to know; ours is one."""
+    entries = [Counterpart("(processes)", ACCELERATE, "num_processes", processes, "ours has one")]
+    if processes > 1:
+        entries.append(Counterpart("(exchange)", TRL, "ddp_find_unused_parameters", False, "each update uses all"))
+        if on_cpu:
+            entries.append(Counterpart("(exchange)", TRL, "ddp_backend", "gloo", "nccl on GPUs"))
+    return entries
+
+
+# Keys of TRL that are set though no key of a profile says them: what is compared is written down, also where it is the
+# default of this version.
 SET_APART: dict[str, Any] = {
     "loss_type": "grpo",
+    "use_bias_correction_kl": True,
     "scale_rewards": "group",
-    "lr_scheduler_type": NO_MIN,
+    "lr_scheduler_type": SCHEDULE,
     "bf16": False,
     "gradient_checkpointing": False,
     "remove_unused_columns": False,
@@ -157,10 +188,6 @@ SET_APART: dict[str, Any] = {
 def trl_settings(profile: Profile, processes: int) -> dict[str, Any]:
     """Keyword arguments of `GRPOConfig` for the profile's run; `output_dir` is the caller's."""
     table = {entry.theirs: entry.value for entry in counterparts(profile, processes) if entry.engine == TRL}
-    table["model_init_kwargs"] |= {"attn_implementation": "eager" if profile.pin_cpu else "sdpa"}
-    if processes > 1:
-        table["ddp_find_unused_parameters"] = False  # every update uses them all
-        table |= {"ddp_backend": "gloo"} if profile.device == "cpu" else {}
     return table | SET_APART
 
 

@@ -14,7 +14,16 @@ from labs_lib.paths import DATA, ROOT, outputs_root
 from labs_lib.recorded import REFRESH_STUDIES, StudyFile
 from labs_lib.scale.engine import engine_versions, require_engine
 from labs_lib.scale.launch import PROCESSES_FILE, processes_for
-from labs_lib.scale.run import CODE, NAME, START, adopt_policy, read_rollouts, rollout_counts, train_by_engine
+from labs_lib.scale.run import (
+    CODE,
+    NAME,
+    START,
+    adopt_policy,
+    read_rollouts,
+    require_whole_groups,
+    rollout_counts,
+    train_by_engine,
+)
 from labs_lib.scale.worker import POLICY
 from labs_lib.storage import atomic_write_json, read_json, sha256_file
 from labs_lib.studies import study_identity, study_row
@@ -54,9 +63,10 @@ def _row(profile: Profile, source: PolicySource, seed: int, identity: dict[str, 
     path = folder / "row.json"
     if path.exists() and (kept := read_json(path))["identity"] == identity:
         return kept["row"]
-    train_by_engine(profile, source, folder, seed=seed)
+    train_by_engine(profile, source, folder, PROCESSES_FILE, {"seed": seed})
     trained = adopt_policy(profile, folder / POLICY, f"{NAME}-seed{seed}")
-    rollouts = read_rollouts(folder, processes_for(profile), profile.grpo.group_size)
+    rollouts = read_rollouts(folder, processes_for(profile))
+    require_whole_groups(rollouts, profile.grpo.group_size)
     row = study_row(profile, trained, NAME, seed, rollout_counts(rollouts, profile.grpo.group_size))
     atomic_write_json(path, {"identity": identity, "row": row})
     return row

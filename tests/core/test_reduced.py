@@ -13,7 +13,7 @@ from labs_lib.branches import protocol_branches
 from labs_lib.config import load_profile, profile_names
 from labs_lib.errors import ConfigError
 from labs_lib.office_evidence import held_out_pairs, held_out_probes
-from labs_lib.reduced import budget_note, evenly, held_out, reduced
+from labs_lib.reduced import budget_note, evenly, held_out, reduced, short_run
 from labs_lib.showing import show_table
 from labs_lib.tasks.stock_arithmetic.corpus import load_split
 
@@ -101,3 +101,8 @@ def test_every_table_of_a_reduced_run_says_so(monkeypatch):
     assert show_table(["a"], [["1"]]).data.endswith("\n\n*Reduced budget: 5 % of the protocol's counts.*")
     monkeypatch.setitem(runtime._session, "note", "")
     assert show_table(["a"], [["1"]]).data.endswith("| 1 |")
+
+
+def test_a_run_that_only_shows_an_error_is_short_and_shorter_with_a_budget():
+    profile = load_profile("tiny")
+    assert (short_run(profile), short_run(reduced(profile, 0.5))) == (4, 2)

@@ -10,11 +10,13 @@ import torch
 from notebook_definitions import notebook_definitions
 
 from labs_lib.config import load_profile
+from labs_lib.errors import VerificationError
 from labs_lib.models.base import base_tokenizer
 from labs_lib.models.locations import base_location
 from labs_lib.paths import NOTEBOOKS, ROOT
 from labs_lib.scale.plan import GB, IN_FP32, SHAPES, state_bytes
 from labs_lib.scale.prompts import messages
+from labs_lib.scale.run import require_whole_groups
 from labs_lib.scale.task import VerifierReward, training_examples
 from labs_lib.tasks.stock_arithmetic.gallery import WORKED_ANSWERS, WORKED_REWARDS
 
@@ -35,7 +37,7 @@ def lab():
 
 
 def trips(invariant, *wrong, match=None):
-    with pytest.raises(AssertionError, match=match):
+    with pytest.raises((AssertionError, VerificationError), match=match):
         invariant(*wrong)
 
 
@@ -46,14 +48,15 @@ def test_a_prompt_without_its_instruction_is_noticed(lab):
     trips(lab["require_same_prompts"], [conversation[1:] for conversation in asked], match="tokens instead of")
 
 
-@pytest.mark.diagnoses("cell-014", "require_whole_answers")
-def test_a_reward_that_reads_the_text_is_noticed(lab):
+@pytest.mark.diagnoses("cell-014", "require_whole_answer")
+@pytest.mark.parametrize(("name", "what"), [("cut_off", "cut off"), ("littered", "with a special token inside")])
+def test_a_reward_that_reads_the_text_is_noticed(lab, name, what):
     reward = VerifierReward(lab["tokenizer"])
     answers = [lab["ids_of"](text) for text in WORKED_ANSWERS]
     assert lab["as_trl_calls"](reward, answers) == list(WORKED_REWARDS)
     assert lab["as_trl_calls"](lab["reads_the_text"], answers) == list(WORKED_REWARDS)  # so that nobody notices
-    lab["require_whole_answers"](reward)
-    trips(lab["require_whole_answers"], lab["reads_the_text"], match="cut off was paid 1")
+    lab["require_whole_answer"](reward, what, lab[name])
+    trips(lab["require_whole_answer"], lab["reads_the_text"], what, lab[name], match=f"{what} was paid 1")
 
 
 @pytest.mark.diagnoses("cell-027", "require_same_advantages")
@@ -73,21 +76,24 @@ def test_equality_is_to_rounding(lab):
 def test_old_log_probs_that_are_those_of_now_are_noticed(lab):
     now = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]])
     lab["batch"] = SimpleNamespace(prompt_ids=[[1]], rollout=SimpleNamespace(ids=None))
-    lab |= {"answer_logprobs": lambda *_: now, "mask": torch.ones(2, 2, dtype=torch.bool), "pad": 0, "old": now - 0.1}
-    assert lab["require_clip_can_act"](None, False) == pytest.approx(0.105, abs=1e-3)
-    trips(lab["require_clip_can_act"], None, True, match="every ratio is 1")
+    lab |= {"answer_logprobs": lambda *_: now, "mask": torch.ones(2, 2, dtype=torch.bool), "pad": 0}
+    scored = SimpleNamespace(logprobs=lambda policy: now + 1e-5)
+    kept, lost = SimpleNamespace(inputs={"old_per_token_logps": now - 0.1}), SimpleNamespace(inputs={}, **vars(scored))
+    used = lab["old_as_trl_uses"](kept, None)
+    assert lab["require_clip_can_act"](None, used) == pytest.approx(0.105, abs=1e-3)
+    trips(lab["require_clip_can_act"], None, lab["old_as_trl_uses"](lost, None), match="every ratio is 1")
 
 
 @pytest.mark.diagnoses("cell-038", "require_gradient_of_the_kl")
 def test_an_estimator_with_another_gradient_is_noticed(lab):
     torch.manual_seed(0)
-    lab["z"], lab["log_q"] = torch.randn(9).double(), torch.randn(9).double().log_softmax(-1)
+    lab["z"], lab["log_q"] = torch.randn(5, 9).double(), torch.randn(5, 9).double().log_softmax(-1)
     z, log_q, k3 = lab["z"], lab["log_q"], lab["k3"]
     sampled = z.softmax(-1)
     lab["slopes"] = {
-        "exact KL": lab["by_logits"](lambda log_p: (log_p.exp() * (log_p - log_q)).sum()),
-        "k3": lab["by_logits"](lambda log_p: (sampled * k3(log_p)).sum()),
-        "k3 x ratio": lab["by_logits"](lambda log_p: (sampled * k3(log_p) * (log_p - z.log_softmax(-1)).exp()).sum()),
+        "exact KL": lab["by_logits"](lambda log_p: (log_p.exp() * (log_p - log_q)).sum(-1)),
+        "k3": lab["by_logits"](lambda log_p: (sampled * k3(log_p)).sum(-1)),
+        "k3 x ratio": lab["by_logits"](lambda log_p: (sampled * k3(log_p) * (log_p - z.log_softmax(-1)).exp()).sum(-1)),
     }
     lab["require_gradient_of_the_kl"]("k3 x ratio")
     trips(lab["require_gradient_of_the_kl"], "k3")
@@ -105,6 +111,13 @@ def test_a_resume_that_samples_other_answers_or_ends_elsewhere_is_noticed(lab):
     other = same | {"same_answers": False, "rest": SimpleNamespace(rollouts=rows * 2)}
     trips(lab["require_continues"], SimpleNamespace(**other), match="16 more than without a stop")
     trips(lab["require_continues"], SimpleNamespace(**same | {"apart": 1e-8}), match="apart")
+
+
+@pytest.mark.diagnoses("cell-046", "require_whole_groups")
+def test_answers_dealt_out_one_by_one_are_noticed():
+    whole = [[{"problem": name} for name in "aaaabbbb"]]
+    require_whole_groups(whole, 4)
+    trips(require_whole_groups, [rows[::2] + rows[1::2] for rows in whole], 4, match="several problems")
 
 
 @pytest.mark.diagnoses("cell-057", "require_room")

@@ -13,7 +13,7 @@ from labs_lib.models.fingerprint import policy_fingerprint
 from labs_lib.models.locations import WEIGHTS
 from labs_lib.scale import launch
 from labs_lib.scale.launch import last_words, run_job
-from labs_lib.scale.run import groups_of, read_rollouts, rollout_counts
+from labs_lib.scale.run import groups_of, read_rollouts, require_whole_groups, rollout_counts
 from labs_lib.scale.start import export_policy, read_policy
 from labs_lib.scale.worker import POLICY, PROGRESS, answers_file
 from labs_lib.storage import read_json
@@ -75,7 +75,8 @@ def written(folder, *processes):
 def test_rollouts_of_all_processes_are_put_together_and_counted(tmp_path):
     first = [[row("a", 1), row("a"), row("b"), row("b")], [row("c"), row("c"), row("a"), row("a")]]
     second = [[row("d", 1), row("d", 1)], [row("e", ids=(1, 2, 3)), row("e", 1)]]
-    rollouts = read_rollouts(written(tmp_path, first, second), 2, 2)
+    rollouts = read_rollouts(written(tmp_path, first, second), 2)
+    require_whole_groups(rollouts, 2)
     assert [len(rows) for rows in rollouts] == [6, 6]
     assert rollout_counts(rollouts, 2) == {
         "rollouts": 2,
@@ -88,11 +89,11 @@ def test_rollouts_of_all_processes_are_put_together_and_counted(tmp_path):
 
 
 def test_a_group_that_was_cut_and_processes_out_of_step_are_refused(tmp_path):
-    cut = [[row("a"), row("b"), row("b"), row("a")]]
-    with pytest.raises(VerificationError, match="Rollout 1 has a group of several problems"):
-        read_rollouts(written(tmp_path, cut), 1, 2)
+    cut = [[row("a")] * 2, [row("a"), row("b"), row("b"), row("a")]]
+    with pytest.raises(VerificationError, match="Rollout 2 has a group of several problems"):
+        require_whole_groups(read_rollouts(written(tmp_path, cut), 1), 2)
     with pytest.raises(VerificationError, match="made 1, 2 rollouts each"):
-        read_rollouts(written(tmp_path, [[row("a")] * 2], [[row("a")] * 2] * 2), 2, 2)
+        read_rollouts(written(tmp_path, [[row("a")] * 2], [[row("a")] * 2] * 2), 2)
     assert [len(group) for group in groups_of([row("a")] * 5, 2)] == [2, 2, 1]
 
 
@@ -145,7 +146,8 @@ def test_two_processes_train_to_the_end(start_folder, tmp_path, capsys):
     changes = {"max_steps": 4, "lr_scheduler_type": "constant", "lr_scheduler_kwargs": None, "max_completion_length": 8}
     run_job(TINY, tmp_path, start_folder, 2, 4, changes=changes)
     assert (tmp_path / PROGRESS).read_text() == "4"
-    rollouts = read_rollouts(tmp_path, 2, TINY.grpo.group_size)
+    rollouts = read_rollouts(tmp_path, 2)
+    require_whole_groups(rollouts, TINY.grpo.group_size)
     assert [len(rows) for rows in rollouts] == [16, 16]
     assert len({row["problem"] for rows in rollouts for row in rows}) == 8
     assert [rows[0]["update"] for rows in rollouts] == [0, 2]
