@@ -47,9 +47,12 @@ def reduced(profile: Profile, share: float) -> Profile:
     )
 
 
-def short_run(profile: Profile) -> int:
-    """Iterations of a run that only shows an error: four, of a reduced profile two (the fewest with a step between)."""
-    return 4 if profile.protocol_share == 1 else 2
+def short_run(profile: Profile, iterations: int = 4) -> int:
+    """Iterations of a run that only shows an error: of a reduced profile a quarter, and three at least.
+
+    With fewer than three there is no state before the one that a run is resumed from.
+    """
+    return iterations if profile.protocol_share == 1 else max(3, iterations // 4)
 
 
 def _fewer_examples(settings: Supervised, share: float) -> Any:

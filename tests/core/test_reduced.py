@@ -105,4 +105,5 @@ def test_every_table_of_a_reduced_run_says_so(monkeypatch):
 
 def test_a_run_that_only_shows_an_error_is_short_and_shorter_with_a_budget():
     profile = load_profile("tiny")
-    assert (short_run(profile), short_run(reduced(profile, 0.5))) == (4, 2)
+    assert (short_run(profile), short_run(profile, 16)) == (4, 16)
+    assert (short_run(reduced(profile, 0.5)), short_run(reduced(profile, 0.5), 16)) == (3, 4)
