@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from labs_lib.config import BUDGET_MARK, Profile, Supervised
+from labs_lib.config import BUDGET_MARK, Grpo, Profile, Supervised
 from labs_lib.errors import ConfigError
 
 Row = TypeVar("Row")
@@ -53,6 +53,13 @@ def short_run(profile: Profile, iterations: int = 4) -> int:
     With fewer than three there is no state before the one that a run is resumed from.
     """
     return iterations if profile.protocol_share == 1 else max(3, iterations // 4)
+
+
+def short_grpo(profile: Profile, iterations: int = 4) -> Grpo:
+    """The settings of GRPO for such a run: of a reduced profile also half of the prompts, and two at least."""
+    prompts = profile.grpo.prompts_per_iteration
+    fewer = prompts if profile.protocol_share == 1 else max(2, prompts // 2)
+    return replace(profile.grpo, iterations=short_run(profile, iterations), prompts_per_iteration=fewer)
 
 
 def _fewer_examples(settings: Supervised, share: float) -> Any:

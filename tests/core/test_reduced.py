@@ -1,7 +1,7 @@
 """A reduced budget: fewer of everything that is counted, nothing else, and it is said."""
 
 from collections import Counter
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -13,7 +13,7 @@ from labs_lib.branches import protocol_branches
 from labs_lib.config import load_profile, profile_names
 from labs_lib.errors import ConfigError
 from labs_lib.office_evidence import held_out_pairs, held_out_probes
-from labs_lib.reduced import budget_note, evenly, held_out, reduced, short_run
+from labs_lib.reduced import budget_note, evenly, held_out, reduced, short_grpo, short_run
 from labs_lib.showing import show_table
 from labs_lib.tasks.stock_arithmetic.corpus import load_split
 
@@ -107,3 +107,6 @@ def test_a_run_that_only_shows_an_error_is_short_and_shorter_with_a_budget():
     profile = load_profile("tiny")
     assert (short_run(profile), short_run(profile, 16)) == (4, 16)
     assert (short_run(reduced(profile, 0.5)), short_run(reduced(profile, 0.5), 16)) == (3, 4)
+    assert short_grpo(profile) == replace(profile.grpo, iterations=4)
+    fewer = replace(profile.grpo, iterations=3, prompts_per_iteration=2)
+    assert short_grpo(replace(profile, protocol_share=0.5)) == fewer
