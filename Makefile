@@ -81,9 +81,9 @@ $(SCALE_READY): requirements-scale.txt $(READY)
 scale: $(SCALE_READY)  ## GRPO by TRL in two processes, then lab 07; installs what they need
 	$(PY) -m labs_lib.tools.scale --profile $(PROFILE) --budget $(BUDGET) $(ARGS)
 
-scale-test: $(SCALE_READY)  ## the tests that need TRL, then lab 07 executed again and compared with its outputs
-	$(PY) -m pytest tests/scale
-	books=$$($(PY) -m labs_lib.tools.labs 07) && $(PY) -m pytest --nbval $$books
+scale-test: $(SCALE_READY)  ## after make scale: the tests that need TRL, then lab 07 compared with its outputs
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 tests/scale
+	books=$$($(PY) -m labs_lib.tools.labs 07) && $(PY) -m pytest --nbval --keep-outputs $$books
 
 bench: $(SCALE_READY)  ## time and memory against the usual tools, side by side (ARGS="grpo --profile tiny": only these)
 	$(PY) -m labs_lib.tools.bench $(ARGS)

@@ -31,6 +31,11 @@ START_TIMEOUT = 120
 SECONDS_BETWEEN_SIGNS_OF_LIFE = 1.0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    what = "with --nbval: the labs find what outputs/ (or $LABS_OUTPUTS) holds, in place of an empty folder"
+    parser.addoption("--keep-outputs", action="store_true", help=what)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "nbval", False) or getattr(config.option, "nbval_lax", False):
         _configure_nbval(config)
@@ -96,7 +101,14 @@ def _keep_cells_together(option: Any) -> None:
 
 
 def _clean_outputs(config: pytest.Config) -> None:
-    """Give the labs an empty outputs folder: with an earlier run's states they would not be executed."""
+    """Give the labs an empty outputs folder: with an earlier run's states they would not be executed.
+
+    With --keep-outputs it is what was asked for: a lab that only shows a run is compared after that run.
+    """
+    os.environ.pop(FIGURES_VARIABLE, None)  # never into the tracked figures/
+    if getattr(config.option, "keep_outputs", False):
+        os.environ.setdefault(OUTPUTS_VARIABLE, "outputs")
+        return
     if OUTPUTS_VARIABLE not in os.environ:
         os.environ[OUTPUTS_VARIABLE] = TEST_OUTPUTS
         lock = exclusive(ROOT / TEST_OUTPUTS)
@@ -111,7 +123,6 @@ def _clean_outputs(config: pytest.Config) -> None:
             f"{OUTPUTS_VARIABLE} names {outputs_base()}, which is not empty: the labs would reuse its states "
             "and not be executed. Empty it, or unset the variable."
         )
-    os.environ.pop(FIGURES_VARIABLE, None)  # never into the tracked figures/
 
 
 def _patch_nbval() -> None:

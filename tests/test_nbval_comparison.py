@@ -162,6 +162,16 @@ def test_states_of_an_earlier_run_are_never_reused(tmp_path):
     assert "not empty" in result.stdout + result.stderr
 
 
+def test_states_are_kept_where_that_is_asked_for(tmp_path):
+    state = tmp_path / "outputs" / "tiny" / "state"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    show = "from labs_lib.paths import outputs_base\nassert (outputs_base() / 'tiny' / 'state').exists()"
+    result = pytest_run([committed(tmp_path / "00_x.ipynb", show), "--keep-outputs"], tmp_path / "outputs")
+    assert result.returncode == 0 and "2 passed" in result.stdout
+    assert state.exists()
+
+
 def test_without_the_variable_the_test_outputs_are_emptied_first(tmp_path, monkeypatch, request):
     conftest = _load_conftest()
     monkeypatch.delenv(OUTPUTS_VARIABLE, raising=False)
