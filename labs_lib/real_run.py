@@ -50,37 +50,38 @@ def record_run(profile: Profile, cores: int) -> dict[str, Any]:
         "learning_rates": {key: value for key, value in profile.numeric_items().items() if key.endswith(RATE)},
         "base": sha256_file(base_folder(profile) / WEIGHTS),
         "code": code_fingerprint([ROOT / "labs_lib" / name for name in COMMON_CODE], ROOT / "labs_lib"),
-        "labs": report["labs"],
+        "peak_memory_mb": {lab["name"]: lab["peak_rss_mb"] for lab in report["labs"]},
         "branches": branches,
     }
     atomic_write_json(RECORD, _all() | {profile.file: run})
     return run
 
 
-def load_run(name: str = SHOWN) -> dict[str, Any]:
-    """The recorded run of a profile's file.
-
-    Raises:
-        LabError: none is recorded.
-    """
-    if name not in (runs := _all()):
-        raise LabError(f"No run of {name} is recorded: run `make run-all PROFILE={name}`, then `make record`.")
-    return runs[name]
+def load_run(name: str = SHOWN) -> dict[str, Any] | None:
+    """The recorded run of a profile's file, or None: a lab runs also before anything is recorded."""
+    return _all().get(name)
 
 
 def _all() -> dict[str, Any]:
     return read_json(RECORD) if RECORD.exists() else {}
 
 
-def describe_run(run: dict[str, Any]) -> str:
-    """Model, budget, machine, minutes and learning rates in two lines."""
-    minutes = sum(lab["seconds"] for lab in run["labs"]) / 60
+def describe_run(run: dict[str, Any] | None) -> str:
+    """Model, budget, machine, memory and learning rates in two lines; for None, how a run is recorded."""
+    if run is None:
+        return f"No run of {SHOWN} is recorded: run `make run-all PROFILE={SHOWN}`, then `make record`."
+    peak = max(run["peak_memory_mb"].values()) / 1000
     budget = budget_note(run["budget"]) or "The whole budget."
     rates = ", ".join(f"{_rated(key)} {rate:g}" for key, rate in run["learning_rates"].items())
     return (
-        f"{run['profile']}, recorded once: {run['cores']} cores, {minutes:.0f} minutes, all labs added up. {budget}\n"
+        f"{run['profile']}, recorded once: {run['cores']} cores, at most {peak:.1f} GB a lab. {budget}\n"
         f"learning rates: {rates}"
     )
+
+
+def _recorded(run: dict[str, Any] | None, names: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Names and entries of the policies that the run has."""
+    return [] if run is None else [(name, run["branches"][name]) for name in names if name in run["branches"]]
 
 
 def _rated(key: str) -> str:
@@ -91,11 +92,10 @@ def _rated(key: str) -> str:
 STOCK_COLUMNS = ("greedy", "sampled", "valid JSON", "mean tokens", "mixed groups in training", "training, minutes")
 
 
-def stock_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
+def stock_rows(run: dict[str, Any] | None, names: Iterable[str]) -> list[list[str]]:
     """A row for each policy of lab 03 under `STOCK_COLUMNS`, after its name."""
     rows = []
-    for name in names:
-        entry = run["branches"][name]
+    for name, entry in _recorded(run, names):
         greedy, sampled = (entry["accuracy"][kind]["ALL"] for kind in ("greedy", "sampled"))
         quality, mixed = entry["quality"], entry["mixed_groups"]
         rows.append(
@@ -115,11 +115,10 @@ def stock_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
 OFFICE_COLUMNS = ("rubric success", "recognised", "unjustified certainty", "predicted reward", "training, minutes")
 
 
-def office_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
+def office_rows(run: dict[str, Any] | None, names: Iterable[str]) -> list[list[str]]:
     """A row for each actor of labs 04 and 05 under `OFFICE_COLUMNS`, after its name: greedy answers to test prompts."""
     rows = []
-    for name in names:
-        entry = run["branches"][name]
+    for name, entry in _recorded(run, names):
         rates = [entry[key] for key in ("rubric_success", "recognised_share", "unjustified_certainty")]
         reward = entry["mean_predicted_reward"]["judge"]
         shown = [f"{reward['value']:.2f} [{reward['low']:.2f}, {reward['high']:.2f}]"]
@@ -130,9 +129,9 @@ def office_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
 JUDGE_COLUMNS = ("right on the test pairs", "training, minutes")
 
 
-def judge_rows(run: dict[str, Any], names: Iterable[str]) -> list[list[str]]:
+def judge_rows(run: dict[str, Any] | None, names: Iterable[str]) -> list[list[str]]:
     """A row for each judge under `JUDGE_COLUMNS`, after its name."""
-    entries = [(name, run["branches"][name]) for name in names]
+    entries = _recorded(run, names)
     return [[name, _rate(e["accuracy"]["test"]), f"{e['seconds']['total'] / 60:.1f}"] for name, e in entries]
 
 

@@ -39,8 +39,8 @@ ACTOR = {
 }
 JUDGE = {"task": "office-help", "accuracy": {"test": rate(30, 45)}, "seconds": {"total": 120.0}}
 LABS = [
-    {"name": "03_grpo_training", "status": "ok", "seconds": 600.0},
-    {"name": "x", "status": "up to date", "seconds": 60},
+    {"name": "03_grpo_training", "status": "ok", "peak_rss_mb": 9_900},
+    {"name": "x", "status": "up to date", "peak_rss_mb": 450},
 ]
 
 
@@ -65,7 +65,7 @@ def test_a_run_is_recorded_with_what_made_it_and_shown_with_its_costs(reported):
     assert (run["budget"], run["config"]) == (0.25, PROFILE.fingerprint())
     assert not any(key in entry for entry in run["branches"].values() for key in real_run.DROPPED)
     assert real_run.describe_run(run) == (
-        "tiny, recorded once: 2 cores, 11 minutes, all labs added up. Reduced budget: 25 % of the protocol's counts.\n"
+        "tiny, recorded once: 2 cores, at most 9.9 GB a lab. Reduced budget: 25 % of the protocol's counts.\n"
         "learning rates: warmstart 0.0006, sft 0.0001, grpo 2e-05, office.sft 0.001, office.judge 0.001, "
         "office.ppo actor 0.0006, office.ppo critic 0.001, office.dpo 0.0003"
     )
@@ -76,15 +76,23 @@ def test_a_run_is_recorded_with_what_made_it_and_shown_with_its_costs(reported):
     row = ["ppo", "20/45 [12.5, 50.0] %", "40/45 [12.5, 50.0] %", "0/0", "1.50 [1.25, 1.75]", "0.5"]
     assert real_run.office_rows(run, ["ppo"]) == [row] and len(row) == len(real_run.OFFICE_COLUMNS) + 1
     assert real_run.judge_rows(run, ["judge"]) == [["judge", "30/45 [12.5, 50.0] %", "2.0"]]
-    reported([*LABS, {"name": "later", "status": "ok", "seconds": 1}])
-    assert len(real_run.record_run(PROFILE, cores=2)["labs"]) == 3  # a later run replaces it
+    reported([*LABS, {"name": "later", "status": "ok", "peak_rss_mb": 1}])
+    assert len(real_run.record_run(PROFILE, cores=2)["peak_memory_mb"]) == 3  # a later run replaces it
 
 
 def test_no_record_without_a_report_or_of_a_run_that_failed(reported):
     with pytest.raises(LabError, match=r"no report of tiny-budget-0\.25"):
         real_run.record_run(PROFILE, cores=2)
-    reported([*LABS, {"name": "05_ppo_gae", "status": "FAILED", "seconds": 1}])
+    reported([*LABS, {"name": "05_ppo_gae", "status": "FAILED", "peak_rss_mb": 1}])
     with pytest.raises(LabError, match="05_ppo_gae did not end well"):
         real_run.record_run(PROFILE, cores=2)
-    with pytest.raises(LabError, match="No run of tiny is recorded: run `make run-all PROFILE=tiny`"):
-        real_run.load_run("tiny")
+    assert real_run.load_run("tiny") is None
+
+
+def test_a_lab_runs_also_before_anything_is_recorded_and_shows_what_there_is(reported):
+    assert real_run.describe_run(None).startswith("No run of smollm2-135m is recorded: run `make run-all PROFILE=")
+    rows = (real_run.stock_rows, real_run.office_rows, real_run.judge_rows)
+    assert [shown(None, ["grpo"]) for shown in rows] == [[], [], []]
+    reported()
+    run = real_run.record_run(PROFILE, cores=2)
+    assert [row[0] for row in real_run.stock_rows(run, ["warmstart", "never-run"])] == ["warmstart"]

@@ -150,9 +150,8 @@ def test_recovered(lab):
 
     lab.require_recovered(scored(lab.policy), rollout.logprobs, rollout.mask)
     trips(lab.require_recovered, scored(lab.reference), rollout.logprobs, rollout.mask)
-    lab.with_dropout(lab.policy, 0.1)
-    trips(lab.require_recovered, scored(lab.policy), rollout.logprobs, rollout.mask)
-    lab.with_dropout(lab.policy, 0.0)
+    with lab.dropout_on(lab.policy, 0.1):
+        trips(lab.require_recovered, scored(lab.policy), rollout.logprobs, rollout.mask)
     assert not lab.policy.training
     lab.require_recovered(scored(lab.policy), rollout.logprobs, rollout.mask)
 
