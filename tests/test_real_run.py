@@ -39,8 +39,10 @@ ACTOR = {
 }
 JUDGE = {"task": "office-help", "accuracy": {"test": rate(30, 45)}, "seconds": {"total": 120.0}}
 LABS = [
+    {"name": "02_group_advantages", "status": "FAILED", "peak_rss_mb": 99_000},  # trains nothing that is recorded
     {"name": "03_grpo_training", "status": "ok", "peak_rss_mb": 9_900},
-    {"name": "x", "status": "up to date", "peak_rss_mb": 450},
+    {"name": "04_sft_and_reward_model", "status": "up to date", "peak_rss_mb": 450},
+    {"name": "05_ppo_gae", "status": "ok", "peak_rss_mb": 9_000},
 ]
 
 
@@ -76,14 +78,17 @@ def test_a_run_is_recorded_with_what_made_it_and_shown_with_its_costs(reported):
     row = ["ppo", "20/45 [12.5, 50.0] %", "40/45 [12.5, 50.0] %", "0/0", "1.50 [1.25, 1.75]", "0.5"]
     assert real_run.office_rows(run, ["ppo"]) == [row] and len(row) == len(real_run.OFFICE_COLUMNS) + 1
     assert real_run.judge_rows(run, ["judge"]) == [["judge", "30/45 [12.5, 50.0] %", "2.0"]]
-    reported([*LABS, {"name": "later", "status": "ok", "peak_rss_mb": 1}])
-    assert len(real_run.record_run(PROFILE, cores=2)["peak_memory_mb"]) == 3  # a later run replaces it
+    reported([*LABS[:-1], {"name": "05_ppo_gae", "status": "ok", "peak_rss_mb": 1}])
+    assert real_run.record_run(PROFILE, cores=2)["peak_memory_mb"]["05_ppo_gae"] == 1  # a later run replaces it
 
 
 def test_no_record_without_a_report_or_of_a_run_that_failed(reported):
     with pytest.raises(LabError, match=r"no report of tiny-budget-0\.25"):
         real_run.record_run(PROFILE, cores=2)
-    reported([*LABS, {"name": "05_ppo_gae", "status": "FAILED", "peak_rss_mb": 1}])
+    reported([*LABS[:-1], {"name": "05_ppo_gae", "status": "FAILED", "peak_rss_mb": 1}])
+    with pytest.raises(LabError, match="05_ppo_gae did not end well"):
+        real_run.record_run(PROFILE, cores=2)
+    reported(LABS[:-1])
     with pytest.raises(LabError, match="05_ppo_gae did not end well"):
         real_run.record_run(PROFILE, cores=2)
     assert real_run.load_run("tiny") is None
