@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", default="tiny")
     parser.add_argument("--budget", type=float, default=1.0, help="share of the protocol's counts, for a first look")
     parser.add_argument("--fresh", action="store_true", help="train again what is on disk already")
+    parser.add_argument("--run-only", action="store_true", help="do not execute lab 07 after the run")
     parser.add_argument("--launch", metavar="FILE", help="what accelerate reads instead, a file of configs/launch")
     parser.add_argument("--settings", metavar="FILE", help="changes of TRL's settings, a file of configs/launch")
     options = parser.parse_args(arguments)
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(note)
     path = summary_path(profile, launch).relative_to(outputs_root(profile.name).parent.parent)
     print(f"written to {path}\n", flush=True)
-    if launch.name:
+    if options.run_only or launch.name:
         return 0  # lab 07 shows the run that every machine can make
     return run_all.main(["--profile", options.profile, "--budget", str(options.budget), LAB])
 
