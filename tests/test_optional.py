@@ -11,8 +11,10 @@ from labs_lib.scale import engine
 from labs_lib.tools.notebooks import code_cells, read_notebook
 
 PACKAGE = ROOT / "labs_lib"
-# What may use the engine's package: its command, the table of labs for its names, and the benchmarks for its prompts.
-USERS = {"tools/scale.py", "tools/labs.py", "tools/benchmarks/grpo_trl.py", "tools/benchmarks/sampling_hf.py"}
+# What may use the engine's package: its command, the studies, the table of labs for its names, and the benchmarks for
+# its prompts.
+USERS = {"tools/scale.py", "tools/studies.py", "tools/labs.py"}
+USERS |= {"tools/benchmarks/grpo_trl.py", "tools/benchmarks/sampling_hf.py"}
 
 
 def imported(tree):

@@ -361,10 +361,10 @@ def test_make_passes_the_names_on():
     command = ["make", "--no-print-directory", "--dry-run", "bench", "ARGS=bias --iterations 3"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.strip().endswith("-m labs_lib.tools.bench bias --iterations 3")
-    assert "requirements-bench.txt" in said or (ROOT / ".venv" / ".installed-bench").exists()
+    assert "requirements-scale.txt" in said or (ROOT / ".venv" / ".installed-scale").exists()
 
 
 def test_other_targets_do_not_need_what_is_compared_with():
     command = ["make", "--no-print-directory", "--dry-run", "test", "run-all"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "requirements-bench" not in said
+    assert "requirements-scale" not in said
