@@ -7,7 +7,6 @@ from typing import Any
 from labs_lib.reduced import budget_note
 from labs_lib.runtime import start
 from labs_lib.scale.engine import require_engine
-from labs_lib.tools import run_all
 from labs_lib.tools.command_line import command_line
 from labs_lib.tools.locks import exclusive
 
@@ -47,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     require_engine()
     profile = start(options.profile, budget=options.budget)
+    # After start: with pyarrow, which the engine brings, even papermill imports numpy, and pins must come before.
     from labs_lib.paths import outputs_root
     from labs_lib.scale.launch import launch_of
     from labs_lib.scale.run import ensure_scaled, summary_path
@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"written to {path}\n", flush=True)
     if options.run_only or launch.name:
         return 0  # lab 07 shows the run that every machine can make
+    from labs_lib.tools import run_all
+
     return run_all.main(["--profile", options.profile, "--budget", str(options.budget), LAB])
 
 
