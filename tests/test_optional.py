@@ -1,6 +1,8 @@
 """Optional requirements: said in one sentence where they are missing, imported by nothing that does without them."""
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
@@ -68,3 +70,13 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     monkeypatch.setattr(engine, "PACKAGES", ("no_such_package",))
     with pytest.raises(LabError, match="Lab 07 needs no_such_package, which `make scale` installs"):
         engine.require_engine()
+
+
+@pytest.mark.parametrize(
+    ("module", "early"), [("labs_lib.tools.scale", "[]"), ("labs_lib.tools.run_all", "['papermill']")]
+)
+def test_make_scale_pins_before_anything_imports_numpy(module, early):
+    """papermill imports numpy where pyarrow is installed, as the engine installs it; `start` must come before."""
+    said = f"import sys, {module}; print([name for name in ('papermill', 'torch') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == early

@@ -6,7 +6,6 @@ rewards, advantages, old and reference log-probabilities of them, and computes i
 
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from labs_lib.seeding import named_generator
 from labs_lib.tasks.stock_arithmetic.gallery import WORKED_ANSWERS, WORKED_PROBLEM
 from labs_lib.tasks.stock_arithmetic.statements import INSTRUCTION, statement
 from labs_lib.training.grpo import Batch, GrpoSettings, GrpoTrainer, RolloutPrompt
+from labs_lib.training.supervised import pad_targets
 
 MOST_SEARCHED = 64  # training problems looked through for mixed groups
 
@@ -70,7 +70,7 @@ def _worked(profile: Profile, start: LoadedBase) -> tuple[RolloutPrompt, Rollout
     question = statement(WORKED_PROBLEM, 0)
     ids = encode_prompt(start.tokenizer, INSTRUCTION, question, profile.budget, "the worked problem")
     answers = [encode_target(start.tokenizer, text, ids, profile.budget, "a worked answer") for text in WORKED_ANSWERS]
-    padded, mask = _padded(answers, pad_id(start.tokenizer))
+    padded, mask = pad_targets(answers, pad_id(start.tokenizer))
     with torch.no_grad():
         old = answer_logprobs(start.model, [ids], padded, mask, pad_id(start.tokenizer))
     rollout = Rollout(padded, mask, old, (EOS,) * len(answers), torch.zeros(1, 0))
@@ -94,18 +94,11 @@ def _sampled(profile: Profile, start: LoadedBase, groups: int) -> list[tuple[Rol
     return found
 
 
-def _padded(answers: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(map(len, answers))
-    ids = torch.tensor([[*answer, *[pad] * (width - len(answer))] for answer in answers])
-    mask = torch.tensor([[place < len(answer) for place in range(width)] for answer in answers])
-    return ids, mask
-
-
 def _joined(profile: Profile, start: LoadedBase, parts: list[tuple[RolloutPrompt, Rollout]]) -> Batch:
     """Groups of one answer width each as one batch."""
     prompts, rollouts = [prompt for prompt, _ in parts], [rollout for _, rollout in parts]
     answers = [rollout.answer_ids(row) for rollout in rollouts for row in range(len(rollout.ids))]
-    ids, mask = _padded(answers, pad_id(start.tokenizer))
+    ids, mask = pad_targets(answers, pad_id(start.tokenizer))
     captured = torch.cat([rollout.logprobs[rollout.mask] for rollout in rollouts])
     logprobs = torch.zeros(mask.shape).masked_scatter(mask, captured)
     reasons = tuple(reason for rollout in rollouts for reason in rollout.finish_reasons)
