@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from labs_lib.checkpoint import Checkpoint, code_fingerprint, remove_checkpoints, save_model_weights, weights_metadata
 from labs_lib.config import Profile
+from labs_lib.models.fingerprint import tensors_fingerprint
 from labs_lib.paths import ROOT, outputs_root
 from labs_lib.progress import rewrite_line
 from labs_lib.storage import sha256_bytes, sha256_file
 from labs_lib.training.run import CONTINUOUS, MODES, RESUMED, RunPlan, Trainer, run, run_three_ways
+from labs_lib.training.states import tensors_of_role
 
 # The modules whose code can change a number of any run; a resume across a change of them is refused.
 COMMON_CODE = (
@@ -91,12 +92,37 @@ def weights_file(profile: Profile, name: str) -> Path:
     return outputs_root(profile.name) / "models" / name / "model.safetensors"
 
 
-def run_modes(profile: Profile, branch: NamedBranch, preparation: Preparation, show_complete: bool):
-    """Train one branch in its modes, or resume it, or find it done: final checkpoints by mode."""
+def train_modes(
+    profile: Profile, branch: NamedBranch, role: str, preparation: Preparation, show_complete: bool
+) -> TrainedBranch:
+    """Train one branch in its modes, or resume it, or find it done; exports what `role` learned.
+
+    The export is named by its fingerprint and by the state that it is of.
+    """
     folder, plan = branch_folder(profile, branch.name), replace(preparation.plan, show_complete=show_complete)
     if branch.three_ways:
-        return run_three_ways(preparation.make_trainer, folder, plan, preparation.interrupt_at)
-    return {CONTINUOUS: run(preparation.make_trainer, folder / CONTINUOUS, plan)}
+        ends = run_three_ways(preparation.make_trainer, folder, plan, preparation.interrupt_at)
+    else:
+        ends = {CONTINUOUS: run(preparation.make_trainer, folder / CONTINUOUS, plan)}
+    final, weights = ends[CONTINUOUS], weights_file(profile, branch.name)
+    fingerprint = _exported(weights, branch.name, final.state_sha256)
+    if fingerprint is None:
+        learned = tensors_of_role(final.tensors_from(f"{role}."), role)
+        fingerprint = tensors_fingerprint(learned)
+        metadata = {"branch": branch.name, "fingerprint": fingerprint, "state": final.state_sha256}
+        save_model_weights(weights, learned, metadata)
+    return TrainedBranch(branch, ends, weights, fingerprint)
+
+
+def _exported(weights: Path, name: str, state: str) -> str | None:
+    """The fingerprint of the weights that were exported from this very final state, if they were.
+
+    What the file says of itself is believed here; whoever loads the weights holds them to the fingerprint.
+    """
+    if not weights.is_file():
+        return None
+    said = weights_metadata(weights)
+    return said["fingerprint"] if (said.get("branch"), said.get("state")) == (name, state) else None
 
 
 def discard(profile: Profile, name: str) -> None:
@@ -130,33 +156,6 @@ def _locked(lock: IO) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def export_weights(
-    profile: Profile,
-    branch: NamedBranch,
-    tensors: Mapping[str, torch.Tensor],
-    fingerprint: str,
-    ends: dict[str, Checkpoint],
-) -> TrainedBranch:
-    """Write the final weights of a branch, named by their fingerprint and by the state that they are of."""
-    weights, state = weights_file(profile, branch.name), ends[CONTINUOUS].state_sha256
-    save_model_weights(weights, tensors, {"branch": branch.name, "fingerprint": fingerprint, "state": state})
-    return TrainedBranch(branch, ends, weights, fingerprint)
-
-
-def exported(profile: Profile, branch: NamedBranch, ends: dict[str, Checkpoint]) -> TrainedBranch | None:
-    """The branch with the weights that were exported from this very final state, if they were.
-
-    What the file says of itself is believed here; whoever loads the weights holds them to the fingerprint.
-    """
-    weights = weights_file(profile, branch.name)
-    if not weights.is_file():
-        return None
-    said = weights_metadata(weights)
-    if (said.get("branch"), said.get("state")) != (branch.name, ends[CONTINUOUS].state_sha256):
-        return None
-    return TrainedBranch(branch, ends, weights, said["fingerprint"])
 
 
 def run_identity(

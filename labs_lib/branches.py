@@ -14,26 +14,24 @@ from labs_lib.branch_runs import (
     Preparation,
     TrainedBranch,
     discard,
-    export_weights,
-    exported,
     one_at_a_time,
     run_identity,
-    run_modes,
+    train_modes,
 )
-from labs_lib.checkpoint import load_model_weights, load_untied, untied_state_dict
+from labs_lib.checkpoint import load_model_weights, load_untied
 from labs_lib.config import Grpo, Profile
 from labs_lib.errors import LabError, VerificationError
-from labs_lib.models.base import LoadedBase, load_base
+from labs_lib.models.base import LoadedBase, base_tokenizer, load_base
 from labs_lib.models.chat import encode_prompt, encode_target, pad_id
 from labs_lib.models.fingerprint import policy_fingerprint
+from labs_lib.models.locations import base_folder
 from labs_lib.paths import outputs_base
 from labs_lib.reduced import evenly, held_out
 from labs_lib.tasks.learning_scope import stock_arithmetic_scope
 from labs_lib.tasks.stock_arithmetic.corpus import DATA_FOLDER, MANIFEST, Example, load_split, split_training
 from labs_lib.tasks.stock_arithmetic.statements import INSTRUCTION
 from labs_lib.training.grpo import GrpoSettings, GrpoTrainer, RolloutPrompt
-from labs_lib.training.run import CONTINUOUS, RunPlan
-from labs_lib.training.states import tensors_of_role
+from labs_lib.training.run import RunPlan
 from labs_lib.training.supervised import SupervisedExample, SupervisedTrainer
 
 # What StockArithmetic's runs use beside what all runs use.
@@ -137,12 +135,20 @@ class PolicySource:
             raise VerificationError(f"{self.weights} is not the policy that its branch ended with: train it again.")
         return base
 
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's tokenizer without its model, which takes seconds to load."""
+        return base_tokenizer(self.profile.base, base_folder(self.profile, self.weak))
+
 
 def policy_source(profile: Profile, start: str) -> PolicySource:
     """The source of "base", "base-weak" or a branch; the branch is trained first when it is not on disk."""
     if start in (BASE, WEAK_BASE):
         return PolicySource(profile, start == WEAK_BASE, None, None)
-    trained = ensure_branch(profile, start, show_complete=False)
+    return trained_source(profile, ensure_branch(profile, start, show_complete=False))
+
+
+def trained_source(profile: Profile, trained: TrainedBranch) -> PolicySource:
+    """The source of a branch's final policy."""
     return PolicySource(profile, trained.branch.weak, trained.weights, trained.fingerprint)
 
 
@@ -175,27 +181,21 @@ def train_branch(profile: Profile, branch: Branch, fresh: bool = False, show_com
     with one_at_a_time(profile, branch.name, show_complete), _scope(branch):
         if fresh:
             discard(profile, branch.name)
-        start = source.load()
-        identity = branch_identity(profile, branch, start)
-        ends = run_modes(profile, branch, _preparation(profile, branch, source, identity), show_complete)
-        if kept := exported(profile, branch, ends):
-            return kept
-        load_untied(start.model, tensors_of_role(ends[CONTINUOUS].tensors, "policy"))
-        fingerprint = policy_fingerprint(start.model)
-        return export_weights(profile, branch, untied_state_dict(start.model), fingerprint, ends)
+        identity = branch_identity(profile, branch, source)
+        return train_modes(profile, branch, "policy", _preparation(profile, branch, source, identity), show_complete)
 
 
 def _scope(branch: Branch):
     return stock_arithmetic_scope(validation_nll=branch.kind != "grpo", outputs=outputs_base())
 
 
-def branch_identity(profile: Profile, branch: Branch, start: LoadedBase) -> dict[str, str]:
+def branch_identity(profile: Profile, branch: Branch, source: PolicySource) -> dict[str, str]:
     """What must be equal for a saved state to be continued; each key can be named when it differs."""
     own = asdict(branch)
     own |= {f"grpo.{key}": value for key, value in (own.pop("grpo") or {}).items()}
     config = profile.numeric_items(without=OTHER_SECTIONS)
-    identity = run_identity(config, own, start.tokenizer, DATA_FOLDER / MANIFEST, NUMERIC_CODE)
-    return identity | {"start": policy_fingerprint(start.model)}
+    identity = run_identity(config, own, source.tokenizer(), DATA_FOLDER / MANIFEST, NUMERIC_CODE)
+    return identity | {"start": source.fingerprint or policy_fingerprint(source.load().model)}
 
 
 def _preparation(profile: Profile, branch: Branch, source: PolicySource, identity: dict[str, str]) -> Preparation:

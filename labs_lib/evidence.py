@@ -16,6 +16,7 @@ from labs_lib.branches import (
     policy_source,
     prompt_ids,
     supervised_examples,
+    trained_source,
 )
 from labs_lib.checkpoint import code_fingerprint
 from labs_lib.config import Profile
@@ -55,8 +56,7 @@ def evaluate_branch(profile: Profile, name: str) -> dict[str, Any]:
 
 def evaluate_trained(profile: Profile, trained: TrainedBranch) -> dict[str, Any]:
     """`evaluate_branch` for a branch outside of the protocol, such as one seed of a study."""
-    source = PolicySource(profile, trained.branch.weak, trained.weights, trained.fingerprint)
-    return _evaluate(profile, trained.branch.name, source)
+    return _evaluate(profile, trained.branch.name, trained_source(profile, trained))
 
 
 def _evaluate(profile: Profile, name: str, source: PolicySource) -> dict[str, Any]:
@@ -112,8 +112,9 @@ def tokens_scored(profile: Profile, trained: TrainedBranch) -> int:
         apart = branch.grpo.micro_batch_prompts < branch.grpo.prompts_per_iteration
         passes = 1 + branch.grpo.updates_per_iteration + apart
         return passes * branch_counts(trained)["tokens_generated"]
-    tokenizer = policy_source(profile, branch.start).load().tokenizer
-    examples = supervised_examples(profile, tokenizer, load_split("train", labels=True))
+    examples = supervised_examples(
+        profile, trained_source(profile, trained).tokenizer(), load_split("train", labels=True)
+    )
     tokens = {example.name: len(example.target) for example in examples}
     return sum(tokens[name] for row in record["history"] for name in row["examples"])
 
@@ -142,7 +143,7 @@ def summarise(profile: Profile, trained: TrainedBranch, evaluation: dict[str, An
 def record_branch(profile: Profile, name: str) -> dict[str, Any]:
     """Train (or find), evaluate and summarise a branch; writes and returns its entry of the report."""
     trained = ensure_branch(profile, name, show_complete=False)
-    summary = summarise(profile, trained, evaluate_branch(profile, name))
+    summary = summarise(profile, trained, evaluate_trained(profile, trained))
     atomic_write_json(branches_folder(profile.name) / f"{name}.json", summary)
     write_protocol(profile)
     return summary

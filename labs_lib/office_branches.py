@@ -14,11 +14,9 @@ from labs_lib.branch_runs import (
     Preparation,
     TrainedBranch,
     discard,
-    export_weights,
-    exported,
     one_at_a_time,
     run_identity,
-    run_modes,
+    train_modes,
 )
 from labs_lib.checkpoint import load_model_weights
 from labs_lib.config import Profile, Supervised
@@ -51,8 +49,7 @@ from labs_lib.tasks.office_help.wording import INSTRUCTION
 from labs_lib.training.epochs import EpochTrainer
 from labs_lib.training.ppo import PpoPrompt, PpoSettings, PpoTrainer, Reward
 from labs_lib.training.preferences import DpoTrainer, JudgeTrainer, PreferenceExample
-from labs_lib.training.run import CONTINUOUS, RunPlan
-from labs_lib.training.states import tensors_of_role
+from labs_lib.training.run import RunPlan
 from labs_lib.training.supervised import SupervisedExample, SupervisedTrainer
 
 OFFICE_CODE = (
@@ -263,15 +260,9 @@ def train_office(
     with one_at_a_time(profile, branch.name, show_complete), _scope(branch):
         if fresh:
             discard(profile, branch.name)
-        start = source.actor()
-        identity = office_identity(profile, branch, start, source, reward)
-        ends = run_modes(profile, branch, _preparation(profile, branch, source, reward, identity), show_complete)
-        if kept := exported(profile, branch, ends):
-            return kept
-        learned = tensors_of_role(ends[CONTINUOUS].tensors, RESULTS[branch.kind])
-        result = start.model if branch.kind != JUDGE else fresh_judge(profile, branch.seed)[0]
-        load_learned(result, learned)
-        return export_weights(profile, branch, learned, learned_fingerprint(result), ends)
+        identity = office_identity(profile, branch, source.actor(), source, reward)
+        preparation = _preparation(profile, branch, source, reward, identity)
+        return train_modes(profile, branch, RESULTS[branch.kind], preparation, show_complete)
 
 
 def _scope(branch: OfficeBranch):

@@ -138,7 +138,7 @@ def _wins(profile: Profile, trainer: Any) -> Measured:
 
 def _answers_right(profile: Profile, model: torch.nn.Module) -> Measured:
     """Sampled success first: it is counted over four times as many answers as the greedy one."""
-    tokenizer = PolicySource(profile, False, None, None).load().tokenizer
+    tokenizer = PolicySource(profile, False, None, None).tokenizer()
     examples = held_out(profile, load_split("validation", labels=True), lambda example: example.id)
     prompts = [prompt_ids(profile, tokenizer, example) for example in examples]
     samples, tokens = profile.evaluation.samples_per_problem, profile.budget.answer_tokens

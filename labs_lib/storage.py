@@ -10,9 +10,10 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from labs_lib.errors import StorageError
 
@@ -147,15 +148,35 @@ def sha256_bytes(*pieces: bytes | memoryview) -> str:
 
 
 def sha256_file(path: Path | str) -> str:
-    """SHA-256 of a file's bytes, read in pieces so that a large model needs no memory."""
-    digest = hashlib.sha256()
+    """SHA-256 of a file's bytes, read in pieces so that a large model needs no memory.
+
+    A process reads a file again only when it has changed since: states and bases of gigabytes are verified at every
+    load. What was written in the last seconds is always read, since a second change may not move its time stamp.
+    """
     try:
         with open(path, "rb") as file:
+            version, now = _version(file), time.time_ns()
+            if version in _known_digests:
+                return _known_digests[version]
+            digest = hashlib.sha256()
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
+            settled = version == _version(file) and now - max(version[-2:]) > _SETTLED
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if settled:
+        _known_digests[version] = digest.hexdigest()
     return digest.hexdigest()
+
+
+_SETTLED = 2_000_000_000  # nanoseconds; file systems count in steps of up to two seconds
+_known_digests: dict[tuple[int, ...], str] = {}
+
+
+def _version(file: BinaryIO) -> tuple[int, ...]:
+    """Which file this is and when it was changed; the last, the change of the inode, cannot be set back."""
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def sha256_tree(root: Path | str) -> str:

@@ -33,13 +33,19 @@ def tensor_view(tensor: torch.Tensor) -> memoryview:
     return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def pieces(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
+def pieces(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None, last: str | tuple[str, ...] = ()
+) -> Iterator[memoryview]:
     """A safetensors file in pieces; equal tensors and metadata give equal bytes, whatever the order of insertion.
+
+    Args:
+        last: names that begin so come after all others.
 
     Raises:
         CheckpointError: two tensors share storage (the file would hold it twice), or a dtype has no name.
     """
-    contiguous = {name: tensors[name].detach().contiguous() for name in sorted(tensors)}
+    order = sorted(tensors, key=lambda name: (name.startswith(last), name))
+    contiguous = {name: tensors[name].detach().contiguous() for name in order}
     _require_own_storage(contiguous)
     yield memoryview(_header(contiguous, metadata))
     for tensor in contiguous.values():
@@ -72,8 +78,10 @@ def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | N
     return len(text).to_bytes(8, "little") + text
 
 
-def read_tensors(file: BinaryIO) -> dict[str, torch.Tensor]:
-    """All tensors of an open safetensors file, on the CPU; `file` may unpack as it is read.
+def read_tensors(file: BinaryIO, prefix: str = "") -> dict[str, torch.Tensor]:
+    """The tensors of an open safetensors file whose names begin with `prefix`, on the CPU.
+
+    `file` may unpack as it is read; it is read up to the last of them.
 
     Raises:
         ValueError: not such a file, cut short, or longer than its header says.
@@ -81,13 +89,18 @@ def read_tensors(file: BinaryIO) -> dict[str, torch.Tensor]:
     """
     header = json.loads(_exactly(file, int.from_bytes(_exactly(file, 8), "little")))
     header.pop("__metadata__", None)
+    left = sum(name.startswith(prefix) for name in header)
     tensors, offset = {}, 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        if not left:
+            return tensors
         tensor = torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]])
         if entry["data_offsets"] != [offset, offset + tensor.nbytes]:
             raise ValueError(f"{name} lies at {entry['data_offsets']} instead of {[offset, offset + tensor.nbytes]}")
         _fill(file, tensor_view(tensor))
-        tensors[name], offset = tensor, offset + tensor.nbytes
+        offset += tensor.nbytes
+        if name.startswith(prefix):
+            tensors[name], left = tensor, left - 1
     if file.read(1):
         raise ValueError("there are bytes after the last tensor")
     return tensors

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, verified by name, refused for another identity, exact in every bit."""
 
 import errno
+import gzip
 import itertools
 import json
 import os
@@ -8,6 +9,7 @@ import shutil
 import signal
 import stat
 import sys
+import threading
 import traceback
 
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labs_lib import checkpoint, storage
+from labs_lib.config import load_profile
 from labs_lib.errors import (
     CheckpointError,
     EvidenceExistsError,
@@ -24,7 +27,8 @@ from labs_lib.errors import (
     LabError,
     StorageError,
 )
-from labs_lib.tensor_files import tensor_view
+from labs_lib.tensor_files import read_tensors, tensor_view
+from labs_lib.training.optimizer import ScheduledAdamW
 
 IDENTITY = {"base": "b" * 64, "code": "c" * 64, "config": "a" * 64, "data": "d" * 64}
 
@@ -91,6 +95,29 @@ def test_a_checkpoint_holds_record_durations_and_sizes(tmp_path):
     entry = loaded.manifest["files"][checkpoint.TENSORS]
     assert entry["bytes"] == (path / checkpoint.TENSORS).stat().st_size
     assert entry["raw_bytes"] > sum(t.numel() * t.element_size() for t in loaded.tensors.values())
+
+
+def test_a_part_of_a_state_is_held_to_its_hashes_too(tmp_path):
+    loaded = checkpoint.load_checkpoint(_save(tmp_path, 40))
+    assert loaded.tensors_from("adam.").keys() == {"adam.exp_avg.weight", "adam.step"}
+    assert tensor_view(loaded.tensors_from("model.")["model.weight"]) == tensor_view(_state(40)[0]["model.weight"])
+    _forge(loaded.path, lambda manifest: manifest["tensors"]["model.weight"].update(sha256="0"))
+    forged = checkpoint.load_checkpoint(loaded.path)
+    assert forged.tensors_from("adam.")
+    with pytest.raises(CheckpointError, match=r"model\.weight has sha256"):
+        forged.tensors_from("model.")
+
+
+def test_adams_moments_come_after_what_a_policy_is_read_from(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    optimizer = ScheduledAdamW(model, load_profile("tiny").optimizer, 2, 1e-3)
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    tensors = {f"policy.{name}": parameter for name, parameter in model.named_parameters()} | optimizer.tensors()
+    with gzip.open(checkpoint.save_checkpoint(tmp_path, 1, tensors, {}, {}) / checkpoint.TENSORS) as file:
+        names = [name.split(".")[0] for name in read_tensors(file)]
+    assert names == sorted(names, reverse=True)
+    assert {*names} == {"policy", "adamw"}
 
 
 def test_the_same_state_gives_the_same_bytes(tmp_path):
@@ -250,6 +277,30 @@ class TestKill:
 
 def _full_disk(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _full_beside(real):
+    """A disk whose end only the thread that flushes beside the packing is told of."""
+    return lambda file: real(file) if threading.current_thread() is threading.main_thread() else _full_disk()
+
+
+def _save_in_flushed_pieces(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_FLUSHED_AT_ONCE", 0)
+        patch.setattr(checkpoint.os, "fsync", _full_beside(os.fsync))
+        _save(tmp_path, 40)
+
+
+def test_a_disk_that_is_full_beside_the_packing_leaves_nothing(tmp_path, monkeypatch):
+    with pytest.raises(LabError, match=r"disk is full.*step-000040"):
+        _save_in_flushed_pieces(tmp_path, monkeypatch)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_its_answer_a_state_that_is_not_on_the_disk_would_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_raise_error_of", lambda flush: None)  # the mutant
+    _save_in_flushed_pieces(tmp_path, monkeypatch)
+    assert checkpoint.latest_checkpoint(tmp_path) is not None
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
+SHA256_OF_ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-4, its first example
 # Lone surrogates have no UTF-8 form; hypothesis' text() leaves them out.
 
 
@@ -136,3 +138,75 @@ def test_hashes(tmp_path):
     assert storage.sha256_tree(tmp_path) != tree
     with pytest.raises(StorageError, match="not a folder"):
         storage.sha256_tree(tmp_path / "gone")
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """How often bytes were hashed, as a list that grows."""
+    begun, real = [], hashlib.sha256
+    monkeypatch.setattr(storage, "_known_digests", {})
+    monkeypatch.setattr(storage.hashlib, "sha256", lambda: (begun.append(1), real())[1])
+    return begun
+
+
+def test_a_file_that_is_not_touched_is_read_once(tmp_path, monkeypatch, read):
+    (tmp_path / "state").write_bytes(b"abc")
+    monkeypatch.setattr(storage, "_SETTLED", -(10**9))  # whatever was changed a moment ago counts as old
+    assert {storage.sha256_file(tmp_path / "state") for _ in range(3)} == {SHA256_OF_ABC}
+    assert len(read) == 1
+
+
+def test_a_file_of_the_last_seconds_is_read_each_time(tmp_path, read):
+    (tmp_path / "state").write_bytes(b"abc")
+    assert {storage.sha256_file(tmp_path / "state") for _ in range(3)} == {SHA256_OF_ABC}
+    assert len(read) == 3
+
+
+def _by_name_only(path, known={}):  # noqa: B006
+    """Mutant: a file is known by its path."""
+    return known.setdefault(path, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _by_size_and_set_time(path, known={}):  # noqa: B006
+    """Mutant: a time stamp that can be set back is believed."""
+    found = path.stat()
+    version = (path, found.st_size, found.st_mtime_ns)
+    return known.setdefault(version, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _overwrite(path):
+    path.write_bytes(b"abd")
+
+
+def _replace(path):
+    path.with_name("new").write_bytes(b"abd")
+    os.replace(path.with_name("new"), path)
+
+
+def _overwrite_and_set_the_time_back(path):
+    before = path.stat()
+    path.write_bytes(b"abd")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES = (_overwrite, _replace, _overwrite_and_set_the_time_back)
+
+
+def _notices(digest_of, folder, change):
+    path = folder / f"{digest_of.__name__}-{change.__name__}"
+    path.write_bytes(b"abc")
+    before = digest_of(path)
+    time.sleep(0.02)  # the clock of the file system goes on
+    change(path)
+    return digest_of(path) != before
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_file_is_read_again(tmp_path, monkeypatch, change):
+    monkeypatch.setattr(storage, "_SETTLED", -(10**9))
+    assert _notices(storage.sha256_file, tmp_path, change)
+
+
+@pytest.mark.parametrize("mutant", [_by_name_only, _by_size_and_set_time])
+def test_the_change_of_a_file_is_lost_on_a_weaker_memory(tmp_path, mutant):
+    assert not all(_notices(mutant, tmp_path, change) for change in CHANGES)

@@ -95,3 +95,33 @@ def test_shared_storage_and_odd_dtypes_are_refused_by_name():
     assert len(list(pieces({"first": one, "second": one[::2]}))) == 3  # the slice is copied, it has holes
     with pytest.raises(CheckpointError, match=r"odd has dtype torch\.complex64"):
         list(pieces({"odd": torch.zeros(2, dtype=torch.complex64)}))
+
+
+class _Counting(io.BytesIO):
+    """How far it was read."""
+
+    farthest = 0
+
+    def readinto(self, view):
+        count = super().readinto(view)
+        self.farthest = max(self.farthest, self.tell())
+        return count
+
+
+@given(FORMS, st.text(max_size=2))
+def test_names_to_come_last_and_a_part_by_its_prefix(forms, prefix):
+    tensors = filled(forms)
+    data = b"".join(pieces(tensors, last=prefix or ()))
+    assert same(library_read(data), tensors)
+    assert same(read_tensors(io.BytesIO(data), prefix), {n: t for n, t in tensors.items() if n.startswith(prefix)})
+    others = [name for name in tensors if not name.startswith(prefix)]
+    assert prefix == "" or [*read_tensors(io.BytesIO(data))] == [*sorted(others), *sorted(tensors.keys() - others)]
+
+
+def test_a_part_is_read_no_further_than_its_last_tensor():
+    tensors = {"adamw.a": torch.zeros(1000), "policy.a": torch.ones(10), "generator": torch.zeros(5)}
+    behind, plain = (_Counting(b"".join(pieces(tensors, last=last))) for last in ("adamw.", ()))
+    for file in (behind, plain):
+        assert same(read_tensors(file, "policy."), {"policy.a": torch.ones(10)})
+    assert len(behind.getvalue()) - behind.farthest == 4000
+    assert plain.farthest == len(plain.getvalue())
