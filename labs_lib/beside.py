@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 from labs_lib.config import Profile
-from labs_lib.cores import lab_threads, side_by_side
+from labs_lib.cores import side_by_side
 from labs_lib.errors import LabError
 from labs_lib.paths import ROOT, outputs_root
 from labs_lib.runtime import start
@@ -28,7 +28,8 @@ def train_beside(profile: Profile, names: Sequence[str]) -> bool:
     says why. Its messages are in `outputs/<profile>/beside.log`.
 
     Returns:
-        whether it was begun: only on the CPU with one thread (more would compete), and with a second core.
+        whether it was begun: only where the profile has one thread on the CPU, and with a second core. Where it leaves
+        the threads open, a lab alone has all cores in use and labs side by side share them.
 
     Raises:
         LabError: an unknown branch.
@@ -37,7 +38,7 @@ def train_beside(profile: Profile, names: Sequence[str]) -> bool:
 
     if unknown := [name for name in names if name not in office_protocol(profile)]:
         raise LabError(f"Unknown branch {unknown[0]!r}; the branches are: {', '.join(office_protocol(profile))}.")
-    if profile.device != "cpu" or lab_threads(profile.threads) != 1 or side_by_side() < 2:
+    if profile.device != "cpu" or profile.threads != 1 or side_by_side() < 2:
         return False
     log = outputs_root(profile.name) / "beside.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -65,13 +65,19 @@ def test_the_command_carries_profile_seed_and_names(begun):
 
 
 @pytest.mark.parametrize(
-    ("changes", "cores"),
-    [({}, 1), ({"threads": 2}, 4), ({"threads": 0}, 4), ({"device": "cuda"}, 4)],
-    ids=["one core", "two threads", "all threads", "cuda"],
+    ("changes", "cores", "share"),
+    [
+        ({}, 1, 1),
+        ({"threads": 2}, 4, 2),
+        ({"threads": 0}, 4, 2),
+        ({"threads": 0}, 2, 1),
+        ({"device": "cuda"}, 4, 1),
+    ],
+    ids=["one core", "two threads", "all threads", "another lab on the second core", "cuda"],
 )
-def test_nothing_is_started_where_it_would_compete(begun, outputs, monkeypatch, changes, cores):
+def test_nothing_is_started_where_it_would_compete(begun, outputs, monkeypatch, changes, cores, share):
     monkeypatch.setattr(beside, "side_by_side", lambda: cores)
-    monkeypatch.setenv(THREADS_VARIABLE, "2")  # of a profile that leaves them open
+    monkeypatch.setenv(THREADS_VARIABLE, str(share))  # of a profile that leaves them open
     assert not train_beside(replace(PROFILE, **changes), [SFT])
     assert begun == [] and list(outputs.iterdir()) == []
 
