@@ -94,7 +94,10 @@ def _rated(key: str) -> str:
     return key.removesuffix(RATE).rstrip("._").replace(".actor", " actor").replace(".critic", " critic")
 
 
-STOCK_COLUMNS = ("greedy", "sampled", "valid JSON", "mean tokens", "mixed groups in training", "training, minutes")
+STOCK_COLUMNS = (
+    *("updates, answers", "greedy", "sampled", "valid JSON", "mean tokens", "mixed groups in training"),
+    "training, minutes",
+)
 
 
 def stock_rows(run: dict[str, Any] | None, names: Iterable[str]) -> list[list[str]]:
@@ -106,8 +109,9 @@ def stock_rows(run: dict[str, Any] | None, names: Iterable[str]) -> list[list[st
         rows.append(
             [
                 name,
-                f"{greedy['correct']}/{greedy['n']} [{100 * greedy['low']:.1f}, {100 * greedy['high']:.1f}] %",
-                f"{sampled['correct']}/{sampled['n']} [{100 * sampled['low']:.1f}, {100 * sampled['high']:.1f}] %",
+                f"{entry['updates']}, {entry['answers']}",
+                _share(greedy["correct"], greedy),
+                _share(sampled["correct"], sampled),
                 f"{quality['sampled']['valid_json']}/{quality['sampled']['n']}",
                 f"{quality['greedy']['mean_tokens']:.2f}",
                 "none sampled" if mixed is None else f"{100 * mixed:.0f} %",
@@ -141,6 +145,14 @@ def judge_rows(run: dict[str, Any] | None, names: Iterable[str]) -> list[list[st
 
 
 def _rate(entry: dict[str, Any]) -> str:
-    if not entry["n"]:
-        return "0/0"
-    return f"{entry['count']}/{entry['n']} [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}] %"
+    return _share(entry["count"], entry) if entry["n"] else "0/0"
+
+
+def _share(count: int, entry: dict[str, Any]) -> str:
+    """A count with the interval of its share in percent, if there is one.
+
+    A bootstrap over problems or families that are all alike has no width, which says nothing about others.
+    """
+    if entry["low"] == entry["high"]:
+        return f"{count}/{entry['n']}, no spread"
+    return f"{count}/{entry['n']} [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}] %"

@@ -19,6 +19,7 @@ def rate(count, n):
 
 STOCK = {
     "updates": 10,
+    "answers": 80,
     "accuracy": {
         "greedy": {"ALL": {"correct": 3, "n": 50, "low": 0.01, "high": 0.2}},
         "sampled": {"ALL": {"correct": 9, "n": 200, "low": 0.02, "high": 0.1}},
@@ -72,9 +73,10 @@ def test_a_run_is_recorded_with_what_made_it_and_shown_with_its_costs(reported):
         "office.ppo actor 0.0006, office.ppo critic 0.001, office.dpo 0.0003"
     )
     assert real_run.stock_rows(run, ["warmstart", "grpo"]) == [
-        ["warmstart", "3/50 [1.0, 20.0] %", "9/200 [2.0, 10.0] %", "190/200", "8.12", "none sampled", "1.5"],
-        ["grpo", "3/50 [1.0, 20.0] %", "9/200 [2.0, 10.0] %", "190/200", "8.12", "25 %", "1.5"],
+        ["warmstart", "10, 80", "3/50 [1.0, 20.0] %", "9/200 [2.0, 10.0] %", "190/200", "8.12", "none sampled", "1.5"],
+        ["grpo", "10, 80", "3/50 [1.0, 20.0] %", "9/200 [2.0, 10.0] %", "190/200", "8.12", "25 %", "1.5"],
     ]
+    assert len(real_run.stock_rows(run, ["grpo"])[0]) == len(real_run.STOCK_COLUMNS) + 1
     row = ["ppo", "20/45 [12.5, 50.0] %", "40/45 [12.5, 50.0] %", "0/0", "1.50 [1.25, 1.75]", "0.5"]
     assert real_run.office_rows(run, ["ppo"]) == [row] and len(row) == len(real_run.OFFICE_COLUMNS) + 1
     assert real_run.judge_rows(run, ["judge"]) == [["judge", "30/45 [12.5, 50.0] %", "2.0"]]
@@ -101,3 +103,13 @@ def test_a_lab_runs_also_before_anything_is_recorded_and_shows_what_there_is(rep
     reported()
     run = real_run.record_run(PROFILE, cores=2)
     assert [row[0] for row in real_run.stock_rows(run, ["warmstart", "never-run"])] == ["warmstart"]
+
+
+def test_an_interval_of_no_width_is_not_shown_as_one(reported):
+    reported()
+    run = real_run.record_run(PROFILE, cores=2)
+    alike = {"count": 8, "n": 10, "value": 0.8, "low": 0.8, "high": 0.8}
+    run["branches"]["judge"]["accuracy"]["test"] = alike
+    run["branches"]["grpo"]["accuracy"]["sampled"]["ALL"] = {"correct": 0, "n": 40, "low": 0.0, "high": 0.0}
+    assert real_run.judge_rows(run, ["judge"])[0][1] == "8/10, no spread"
+    assert real_run.stock_rows(run, ["grpo"])[0][3] == "0/40, no spread"

@@ -28,8 +28,8 @@ from labs_lib.tools.stamps import made_files, shared_inputs
 
 REFRESH_OUTPUTS = "refresh"
 CELL_TIMEOUT, LAB_TIMEOUT = 900, 3600  # seconds
-# For each of two labs on SmolLM2 side by side: together at most 16 GB were seen, at a twentieth of the counts. The
-# peaks of single ones, 13.8 GB (lab 03) and 12.8 GB (lab 05), did not meet.
+# For each of two labs on SmolLM2 side by side. At a twentieth of the counts all processes together took 17 GB of the
+# machine at most; the peaks of single labs are 14.2 GB (lab 03) and 10.0 GB (lab 05).
 REAL_MODEL_BYTES = 10 * 2**30
 PATIENCE = 24  # a real model takes hours where `tiny` takes minutes
 

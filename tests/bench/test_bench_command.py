@@ -13,12 +13,22 @@ from labs_lib.paths import ROOT
 from labs_lib.runtime import CPU_PINS
 from labs_lib.tools import bench
 from labs_lib.tools.bench import BENCHMARKS, main
-from labs_lib.tools.benchmarks import bias, grpo, kl_rows, measuring, options, ppo, sampling
+from labs_lib.tools.benchmarks import (
+    bias,
+    grpo,
+    grpo_phases,
+    kl_rows,
+    measuring,
+    options,
+    phases,
+    ppo,
+    ppo_ours,
+    sampling,
+)
 from labs_lib.tools.benchmarks.cases import GrpoCase, RolloutCase, payment, problems
 from labs_lib.tools.benchmarks.measuring import Comparison, Measured, seconds_by_turns
 from labs_lib.tools.benchmarks.options import Options, profiles_here, require_here
-from labs_lib.tools.benchmarks.ppo import Phases
-from labs_lib.tools.benchmarks.ppo_ours import Stopwatch, watched
+from labs_lib.tools.benchmarks.phases import Phases, Stopwatch
 from labs_lib.tools.benchmarks.turns import Contender, measure
 
 # --- What is printed ---------------------------------------------------------------------------------------------
@@ -159,7 +169,16 @@ def measured(monkeypatch):
 def test_grpo_is_measured_on_the_same_case_and_promised_at_one_place(measured, monkeypatch):
     monkeypatch.setattr(grpo, "find_spec", lambda name: object())
     monkeypatch.setattr(grpo, "version", lambda name: "9.9")
-    found = list(grpo.compare(Options(("tiny", "smollm2-135m"), 2, threads=1)))
+    by_phases = []
+    monkeypatch.setattr(grpo, "measure_phases", lambda *asked: by_phases.append(asked) or Phases(asked[0], 1, {}, 1))
+    shown = list(grpo.compare(Options(("tiny", "smollm2-135m"), 2, threads=1)))
+    found = shown[::2]
+    assert [row[1:] for row in by_phases] == [
+        (grpo.BY_PHASES, GrpoCase(**ours[2]), 2)
+        for contenders, _ in measured
+        if len(contenders) == 2
+        for ours in contenders[1:]
+    ]
     pairs = [(contenders, count) for contenders, count in measured if len(contenders) == 2]
     for (usual, ours), count in pairs:
         assert usual[2] == ours[2] and count == 2 and (usual[1], ours[1]) == (grpo.TRL, grpo.OURS)
@@ -199,7 +218,8 @@ def test_the_kl_row_shows_memory_beside_what_both_hold(monkeypatch):
 
     monkeypatch.setattr(kl_rows, "kl_case", case)
     (row,) = kl_rows.compare(Options(iterations=4, threads=2))
-    assert row.share == pytest.approx(0.1) and row.ratio == pytest.approx(0.8) and row.faster is None
+    assert row.share == pytest.approx(0.1) and row.ratio == pytest.approx(0.8)
+    assert (row.faster, row.memory_share) == (0.67, 0.05)
     assert "512 rows" in row.work and "151,936" in row.work
 
 
@@ -248,17 +268,32 @@ def test_a_phase_within_a_phase_counts_once():
     assert watch.seconds == {"judge": 12.0, "evaluate": 3.0}
 
 
-def test_every_phase_of_ppo_exists():
+def test_every_phase_exists():
+    import torch
+
+    from labs_lib.training import grpo as training
+    from labs_lib.training.optimizer import ScheduledAdamW
     from labs_lib.training.ppo import PpoTrainer
 
-    class Trainer:
-        reward = staticmethod(lambda: None)
-        sample, read, evaluate, update = (getattr(PpoTrainer, n) for n in ("sample", "read", "evaluate", "update"))
+    owners = [(grpo_phases.OF_TRAINER, training.GrpoTrainer), (grpo_phases.OF_MODULE, training)]
+    owners += [(grpo_phases.OF_TENSOR, torch.Tensor), (grpo_phases.OF_OPTIMIZER, ScheduledAdamW)]
+    for watched, owner in owners:
+        assert all(callable(getattr(owner, name)) for name in watched)
+    methods = ppo_ours.PHASES.keys() - {"reward"}  # which is an attribute that can be called
+    assert all(callable(getattr(PpoTrainer, name)) for name in methods)
 
-    trainer = Trainer()
-    trainer.sample = lambda: 1
-    watch = watched(trainer)
-    assert trainer.sample() == 1 and list(watch.seconds) == ["sampling"]
+
+def test_what_is_watched_is_timed_where_it_is_looked_up():
+    class Trainer:
+        def sample(self, count):
+            return count
+
+    watched, other, now = Trainer(), Trainer(), iter(range(9))
+    stopwatch = Stopwatch(lambda: float(next(now)))
+    stopwatch.watch(watched, {"sample": "sampling"})
+    assert (watched.sample(3), other.sample(4)) == (3, 4) and stopwatch.seconds == {"sampling": 1.0}
+    stopwatch.watch(Trainer, {"sample": "all sampling"})
+    assert Trainer().sample(5) == 5 and stopwatch.seconds["all sampling"] == 1.0
 
 
 def test_ppo_shows_medians_of_the_counted_turns(monkeypatch):
@@ -279,7 +314,7 @@ def test_ppo_shows_medians_of_the_counted_turns(monkeypatch):
             self.done = {"sampling": 1000.0 if self.number == 1 else float(self.number)}
             return 10.0 * self.number
 
-    monkeypatch.setattr(ppo, "Contender", Fake)
+    monkeypatch.setattr(phases, "Contender", Fake)
     (found,) = ppo.compare(Options(("tiny",), iterations=3))
     assert (found.seconds, found.phases, found.peak_mb) == (30.0, {"sampling": 3.0}, 7.0)
 
@@ -305,7 +340,9 @@ def test_a_case_survives_the_command_line():
     assert str(RolloutCase("tiny", 1, 9)).endswith("9 tokens, 1 thread")
 
 
-@pytest.mark.parametrize("name", ["grpo_ours", "grpo_trl", "sampling_ours", "sampling_hf", "ppo_ours", "kl"])
+@pytest.mark.parametrize(
+    "name", ["grpo_ours", "grpo_trl", "sampling_ours", "sampling_hf", "ppo_ours", "grpo_phases", "kl"]
+)
 def test_contenders_exist_and_import_nothing_heavy(name):
     """Their pins, or the lack of them, must come before torch."""
     module = f"labs_lib.tools.benchmarks.{name}"

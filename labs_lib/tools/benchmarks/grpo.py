@@ -1,4 +1,4 @@
-"""A GRPO iteration: this project's trainer against TRL's GRPOTrainer, at two answer lengths."""
+"""A GRPO iteration: this project's trainer against TRL's GRPOTrainer, at two answer lengths; where its time goes."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -9,17 +9,19 @@ from labs_lib.errors import LabError
 from labs_lib.tools.benchmarks.cases import GrpoCase
 from labs_lib.tools.benchmarks.measuring import Comparison
 from labs_lib.tools.benchmarks.options import Options
+from labs_lib.tools.benchmarks.phases import Phases, measure_phases
 from labs_lib.tools.benchmarks.turns import measure
 
 OURS, TRL = "labs_lib.tools.benchmarks.grpo_ours", "labs_lib.tools.benchmarks.grpo_trl"
+BY_PHASES = "labs_lib.tools.benchmarks.grpo_phases"
 ANSWER_TOKENS = (9, 32)
 TURNS = 3
 TARGET = "smollm2-135m", 9  # where a speed and a memory are promised
 FASTER, MEMORY_SHARE = 4, 0.55
 
 
-def compare(options: Options) -> Iterator[Comparison]:
-    """One comparison for each profile and answer length.
+def compare(options: Options) -> Iterator[Comparison | Phases]:
+    """One comparison, and one table of phases, for each profile and answer length.
 
     Raises:
         LabError: TRL is not installed, or the two did not do the same work.
@@ -30,6 +32,8 @@ def compare(options: Options) -> Iterator[Comparison]:
         for tokens in ANSWER_TOKENS:
             case = GrpoCase(profile, options.threads_of(profile), tokens)
             yield _comparison(case, options.turns(TURNS), (profile, tokens) == TARGET)
+            work = f"GRPO iteration by phases: {case}, {case.updates} updates"
+            yield measure_phases(work, BY_PHASES, case, options.turns(TURNS))
 
 
 def _comparison(case: GrpoCase, turns: int, promised: bool) -> Comparison:

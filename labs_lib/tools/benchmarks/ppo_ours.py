@@ -1,36 +1,20 @@
 """A contender: PPO iterations of this project, timed phase by phase."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 from labs_lib.tools.benchmarks.cases import RolloutCase
 from labs_lib.tools.benchmarks.grpo_ours import ITERATIONS, Endless
+from labs_lib.tools.benchmarks.phases import Stopwatch
 from labs_lib.tools.benchmarks.turns import Turns, serve
 
-
-class Stopwatch:
-    """Seconds by phase; what a phase calls that is a phase itself counts there only."""
-
-    def __init__(self, now: Callable[[], float] = perf_counter):
-        self.now = now
-        self.seconds: dict[str, float] = {}
-        self._inner = [0.0]
-
-    def timed(self, phase: str, work: Callable) -> Callable:
-        """`work`, whose time is added to `phase` whenever it is called."""
-
-        def run(*arguments: Any, **named: Any) -> Any:
-            self._inner.append(0.0)
-            began = self.now()
-            result = work(*arguments, **named)
-            spent = self.now() - began
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent - self._inner.pop()
-            self._inner[-1] += spent
-            return result
-
-        return run
+PHASES = {
+    "sample": "sampling",
+    "read": "reading by actor and critic",
+    "evaluate": "reference, exact KL, advantages",
+    "reward": "judge",
+    "update": "backward and updates of actor and critic",
+}
 
 
 def trainer(case: RolloutCase):
@@ -58,30 +42,11 @@ def trainer(case: RolloutCase):
     return PpoTrainer(*roles, paid_by, Endless(actor.tokenizer), prompts, settings)
 
 
-def watched(ppo, now: Callable[[], float] = perf_counter) -> Stopwatch:
-    """Time the trainer's phases from here on."""
-    watch = Stopwatch(now)
-    phases = {
-        "sample": "sampling",
-        "read": "reading by actor and critic",
-        "evaluate": "reference, exact KL, advantages",
-        "reward": "judge",
-        "update": "backward and updates of actor and critic",
-    }
-    for name, phase in phases.items():
-        setattr(ppo, name, watch.timed(phase, getattr(ppo, name)))
-    return watch
-
-
 def work(options: dict[str, Any], turns: Turns) -> None:
     """One iteration a turn, for ever; says the seconds of each phase."""
-    ours = trainer(RolloutCase(**options))
-    watch = watched(ours)
-    while True:
-        watch.seconds.clear()
-        turns.begin()
-        ours.advance()
-        turns.end(**watch.seconds)
+    ours, stopwatch = trainer(RolloutCase(**options)), Stopwatch()
+    stopwatch.watch(ours, PHASES)
+    stopwatch.serve_iterations(ours.advance, turns)
 
 
 if __name__ == "__main__":
