@@ -1,6 +1,8 @@
 """The figures of lab 03 draw what they are given, with the intervals where they belong."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from matplotlib import pyplot
 
 from labs_lib.figures import lab03
@@ -81,6 +83,21 @@ def test_costs_are_beside_accuracy():
     for axis, expected in zip(figure.axes, ([0, 64, 1600], [1, 3.6, 65], [5, 20, 30]), strict=True):
         found = [container.lines[0].get_xdata()[0] for container in axis.containers]
         assert found == pytest.approx(expected)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 200).map(float), min_size=1, max_size=6))
+def test_marks_of_nearly_equal_cost_stand_apart_and_others_where_they_belong(costs):
+    named = {str(number): summary(40, 0, cost) for number, cost in enumerate(costs)}
+    axis = lab03.accuracy_against_cost(named).axes[2]
+    found = [container.lines[0].get_xdata()[0] for container in axis.containers]
+    pyplot.close("all")
+    step = 0.04 * (max(costs) or 1.0)
+    gaps = [abs(a - b) for number, a in enumerate(found) for b in found[:number]]
+    assert all(gap > 0.99 * step for gap in gaps)
+    assert all(place >= cost for place, cost in zip(found, costs, strict=True))
+    if all(abs(a - b) >= step for number, a in enumerate(costs) for b in costs[:number]):
+        assert found == costs
 
 
 def test_the_mixed_curve_is_symmetric_and_its_points_are_percent():
