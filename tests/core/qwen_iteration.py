@@ -68,15 +68,15 @@ def main(kind: str) -> None:
     began = time.perf_counter()
     trainer.advance()
     row = trainer.history[0]
-    updates = row["updates"]
+    optimizers = trainer.optimizers if kind == "ppo" else {"policy": trainer.optimizer}
     print(
         json.dumps(
             {
                 "seconds": time.perf_counter() - began,
                 "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
                 "answers": len(row["answers"]),
-                "updates": len(updates),
-                "optimiser_steps": trainer.record()["updates"],
+                "updates": len(row["updates"]),
+                "optimiser_steps": {role: optimizer.updates for role, optimizer in optimizers.items()},
                 "evidence": row,
             }
         )
