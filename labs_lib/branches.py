@@ -20,7 +20,7 @@ from labs_lib.branch_runs import (
 )
 from labs_lib.checkpoint import load_model_weights, load_untied
 from labs_lib.config import Grpo, Profile
-from labs_lib.errors import LabError, VerificationError
+from labs_lib.errors import BaseModelError, LabError, VerificationError
 from labs_lib.models.base import LoadedBase, base_tokenizer, load_base
 from labs_lib.models.chat import encode_prompt, encode_target, pad_id
 from labs_lib.models.fingerprint import policy_fingerprint
@@ -136,8 +136,20 @@ class PolicySource:
         return base
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The policy's tokenizer without its model, which takes seconds to load."""
-        return base_tokenizer(self.profile.base, base_folder(self.profile, self.weak))
+        """The policy's tokenizer without its model, which takes seconds to load.
+
+        Raises:
+            BaseModelError: it cannot be read, or knows no chats.
+        """
+        folder = base_folder(self.profile, self.weak)
+        try:
+            tokenizer = base_tokenizer(self.profile.base, folder)
+        except (OSError, ValueError, KeyError) as error:
+            told = " ".join(str(error).split())
+            raise BaseModelError(f"The tokenizer of {folder.name} cannot be read: {told}.") from error
+        if tokenizer.chat_template is None:
+            raise BaseModelError(f"The tokenizer of {folder.name} knows no chats: the labs need an instruct model.")
+        return tokenizer
 
 
 def policy_source(profile: Profile, start: str) -> PolicySource:
@@ -190,7 +202,10 @@ def _scope(branch: Branch):
 
 
 def branch_identity(profile: Profile, branch: Branch, source: PolicySource) -> dict[str, str]:
-    """What must be equal for a saved state to be continued; each key can be named when it differs."""
+    """What must be equal for a saved state to be continued; each key can be named when it differs.
+
+    The start is believed to be what its branch says of it: whoever loads it holds it to that.
+    """
     own = asdict(branch)
     own |= {f"grpo.{key}": value for key, value in (own.pop("grpo") or {}).items()}
     config = profile.numeric_items(without=OTHER_SECTIONS)

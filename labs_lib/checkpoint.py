@@ -1,5 +1,7 @@
 """Resumable states and exported weights: no pickle, whole or absent, verified on every load.
 
+A file that has not changed since this process hashed it is not read again for its hash.
+
 A checkpoint is a folder `<root>/step-000040/` with four files:
 
 - `tensors.safetensors.gz`: parameters, optimiser moments, generator states (gzip level 1, lossless);
@@ -38,7 +40,9 @@ TENSORS, RECORD, DURATIONS, MANIFEST = (
     "durations.json",
     "manifest.json",
 )
-MOMENTS = "adamw."  # how the names of Adam's moments begin: two thirds of a state, of no use to who wants its policy
+# How the names of Adam's moments begin, in states of GRPO and SFT and in those of PPO. They come last in the file: two
+# thirds of a state, of no use to who wants its policy.
+MOMENTS = ("adamw.", "optimizer.")
 _FLUSHED_AT_ONCE = 1 << 26  # bytes: the disk writes while the processor packs what follows
 _STEP_FOLDER = re.compile(r"step-(\d{6,})")
 
@@ -69,8 +73,13 @@ class Checkpoint:
         return self.tensors_from("")
 
     def tensors_from(self, prefix: str) -> dict[str, torch.Tensor]:
-        """Those whose names begin with `prefix`, read no further than the last of them; else as `tensors`."""
+        """Those whose names begin with `prefix`, read no further than the last of them; else as `tensors`.
+
+        Raises CheckpointError also when there are none.
+        """
         expected = {name: entry for name, entry in self.manifest["tensors"].items() if name.startswith(prefix)}
+        if prefix and not expected:
+            raise CheckpointError(f"{self.path} has no tensor whose name begins with {prefix!r}: it is another state.")
         return _read_tensors(self.path / TENSORS, prefix, expected)
 
 

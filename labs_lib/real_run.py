@@ -95,7 +95,12 @@ def _rated(key: str) -> str:
 
 
 STOCK_COLUMNS = (
-    *("updates, answers", "greedy", "sampled", "valid JSON", "mean tokens", "mixed groups in training"),
+    "updates, answers",
+    "greedy",
+    "sampled",
+    "valid JSON",
+    "mean tokens",
+    "mixed groups in training",
     "training, minutes",
 )
 
@@ -130,7 +135,7 @@ def office_rows(run: dict[str, Any] | None, names: Iterable[str]) -> list[list[s
     for name, entry in _recorded(run, names):
         rates = [entry[key] for key in ("rubric_success", "recognised_share", "unjustified_certainty")]
         reward = entry["mean_predicted_reward"]["judge"]
-        shown = [f"{reward['value']:.2f} [{reward['low']:.2f}, {reward['high']:.2f}]"]
+        shown = [f"{reward['value']:.2f}{_interval(reward, 1, 2)}"]
         rows.append([name, *map(_rate, rates), *shown, f"{entry['seconds']['total'] / 60:.1f}"])
     return rows
 
@@ -149,10 +154,18 @@ def _rate(entry: dict[str, Any]) -> str:
 
 
 def _share(count: int, entry: dict[str, Any]) -> str:
-    """A count with the interval of its share in percent, if there is one.
+    """A count with the interval of its share in percent."""
+    interval = _interval(entry, 100, 1)
+    return f"{count}/{entry['n']}{interval}{' %' if '[' in interval else ''}"
 
-    A bootstrap over problems or families that are all alike has no width, which says nothing about others.
+
+def _interval(entry: dict[str, Any], unit: float, digits: int) -> str:
+    """What follows a value: its interval in `unit`, if there is one.
+
+    A bootstrap over problems or families that are all alike gives an interval without width, which says nothing about
+    those that were not drawn.
     """
     if entry["low"] == entry["high"]:
-        return f"{count}/{entry['n']}, no spread"
-    return f"{count}/{entry['n']} [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}] %"
+        return ", no spread"
+    low, high = (f"{unit * entry[end]:.{digits}f}" for end in ("low", "high"))
+    return f" [{low}, {high}]"

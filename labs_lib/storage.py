@@ -161,6 +161,7 @@ def sha256_file(path: Path | str) -> str:
             digest = hashlib.sha256()
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
+            # The first half for clocks that disagree: that of a file server may be behind this machine's.
             settled = version == _version(file) and now - max(version[-2:]) > _SETTLED
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from error

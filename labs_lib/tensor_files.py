@@ -84,7 +84,7 @@ def read_tensors(file: BinaryIO, prefix: str = "") -> dict[str, torch.Tensor]:
     `file` may unpack as it is read; it is read up to the last of them.
 
     Raises:
-        ValueError: not such a file, cut short, or longer than its header says.
+        ValueError: not such a file, cut short, or, where it is read to its end, longer than its header says.
         OSError, zlib.error: what `file` raises when it cannot be unpacked.
     """
     header = json.loads(_exactly(file, int.from_bytes(_exactly(file, 8), "little")))

@@ -11,6 +11,7 @@ import stat
 import sys
 import threading
 import traceback
+from concurrent.futures import Future
 
 import pytest
 import safetensors.torch
@@ -106,18 +107,21 @@ def test_a_part_of_a_state_is_held_to_its_hashes_too(tmp_path):
     assert forged.tensors_from("adam.")
     with pytest.raises(CheckpointError, match=r"model\.weight has sha256"):
         forged.tensors_from("model.")
+    with pytest.raises(CheckpointError, match=r"no tensor whose name begins with 'policy\.'"):
+        loaded.tensors_from("policy.")
 
 
-def test_adams_moments_come_after_what_a_policy_is_read_from(tmp_path):
+@pytest.mark.parametrize("prefix", ["", "optimizer.zeroth."], ids=["policy", "a role of PPO"])
+def test_adams_moments_come_after_what_a_policy_is_read_from(tmp_path, prefix):
     model = torch.nn.Linear(3, 2)
     optimizer = ScheduledAdamW(model, load_profile("tiny").optimizer, 2, 1e-3)
     model(torch.ones(3)).sum().backward()
     optimizer.step()
-    tensors = {f"policy.{name}": parameter for name, parameter in model.named_parameters()} | optimizer.tensors()
-    with gzip.open(checkpoint.save_checkpoint(tmp_path, 1, tensors, {}, {}) / checkpoint.TENSORS) as file:
-        names = [name.split(".")[0] for name in read_tensors(file)]
-    assert names == sorted(names, reverse=True)
-    assert {*names} == {"policy", "adamw"}
+    moments = {f"{prefix}{name}": tensor for name, tensor in optimizer.tensors().items()}
+    roles = {f"zeroth.{name}": parameter for name, parameter in model.named_parameters()}
+    with gzip.open(checkpoint.save_checkpoint(tmp_path, 1, roles | moments, {}, {}) / checkpoint.TENSORS) as file:
+        names = [*read_tensors(file)]
+    assert names == sorted(roles) + sorted(moments) and len(moments) == 6
 
 
 def test_the_same_state_gives_the_same_bytes(tmp_path):
@@ -279,28 +283,64 @@ def _full_disk(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _full_beside(real):
-    """A disk whose end only the thread that flushes beside the packing is told of."""
-    return lambda file: real(file) if threading.current_thread() is threading.main_thread() else _full_disk()
+class _AtOnce:
+    """An executor that has done its work when it is handed over."""
+
+    def __init__(self, workers):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, work, *arguments):
+        future = Future()
+        try:
+            future.set_result(work(*arguments))
+        except OSError as error:
+            future.set_exception(error)
+        return future
 
 
-def _save_in_flushed_pieces(tmp_path, monkeypatch):
+def _save_on_a_disk_that_is_full_once(tmp_path, monkeypatch, flush):
+    """Save a state that is flushed after every piece; flush number `flush` fails, and it alone is told so."""
+    flushes, real = [], os.fsync
+
+    def fsync(file):
+        flushes.append(file)
+        return _full_disk() if len(flushes) == flush else real(file)
+
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "_FLUSHED_AT_ONCE", 0)
-        patch.setattr(checkpoint.os, "fsync", _full_beside(os.fsync))
+        patch.setattr(checkpoint, "ThreadPoolExecutor", _AtOnce)
+        patch.setattr(checkpoint.os, "fsync", fsync)
         _save(tmp_path, 40)
 
 
-def test_a_disk_that_is_full_beside_the_packing_leaves_nothing(tmp_path, monkeypatch):
+# A header and four tensors: five flushes beside the packing.
+@pytest.mark.parametrize("flush", range(1, 6))
+def test_a_disk_that_is_full_beside_the_packing_leaves_nothing(tmp_path, monkeypatch, flush):
     with pytest.raises(LabError, match=r"disk is full.*step-000040"):
-        _save_in_flushed_pieces(tmp_path, monkeypatch)
+        _save_on_a_disk_that_is_full_once(tmp_path, monkeypatch, flush)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_its_answer_a_state_that_is_not_on_the_disk_would_count(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_raise_error_of", lambda flush: None)  # the mutant
-    _save_in_flushed_pieces(tmp_path, monkeypatch)
+    _save_on_a_disk_that_is_full_once(tmp_path, monkeypatch, 1)
     assert checkpoint.latest_checkpoint(tmp_path) is not None
+
+
+def test_a_state_is_flushed_beside_its_packing_by_another_thread(tmp_path, monkeypatch):
+    threads, real = [], os.fsync
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_FLUSHED_AT_ONCE", 0)
+        patch.setattr(checkpoint.os, "fsync", lambda file: (threads.append(threading.current_thread()), real(file)))
+        path = _save(tmp_path, 40)
+    assert threading.main_thread() is threads[-1] is not threads[0]
+    assert _is_state(checkpoint.load_checkpoint(path), 40)
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path, monkeypatch):

@@ -111,5 +111,7 @@ def test_an_interval_of_no_width_is_not_shown_as_one(reported):
     alike = {"count": 8, "n": 10, "value": 0.8, "low": 0.8, "high": 0.8}
     run["branches"]["judge"]["accuracy"]["test"] = alike
     run["branches"]["grpo"]["accuracy"]["sampled"]["ALL"] = {"correct": 0, "n": 40, "low": 0.0, "high": 0.0}
+    run["branches"]["ppo"]["mean_predicted_reward"]["judge"] = {"value": 1.5, "low": 1.5, "high": 1.5}
     assert real_run.judge_rows(run, ["judge"])[0][1] == "8/10, no spread"
+    assert real_run.office_rows(run, ["ppo"])[0][4] == "1.50, no spread"
     assert real_run.stock_rows(run, ["grpo"])[0][3] == "0/40, no spread"

@@ -115,7 +115,7 @@ def accuracy_against_cost(summaries: Mapping[str, dict[str, Any]]) -> Figure:
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """The values, each moved up until it is 4 % of the range from those before it: no interval hides another."""
+    """The values, each moved up until it is 4 % of the largest from those before it: no interval hides another."""
     step = 0.04 * (max(values) or 1.0)
     places: list[float] = []
     for value in values:

@@ -1,5 +1,6 @@
 """Branches: trained in three modes under the learning scope, reloaded equal, refused when anything was swapped."""
 
+import copy
 import fcntl
 import shutil
 import subprocess
@@ -13,12 +14,19 @@ import pytest
 import torch
 from small_model import PROFILE, small_model, tokenizer
 
-from labs_lib import branch_runs, branches
+from labs_lib import branch_runs, branches, evidence
 from labs_lib.branch_runs import branch_folder, branch_seconds, one_at_a_time
 from labs_lib.branches import PolicySource, ensure_branch, load_policy, protocol_branches, train_branch
 from labs_lib.checkpoint import load_model_weights, save_model_weights
 from labs_lib.config import Budget, GroupSizeRuns, Supervised
-from labs_lib.errors import EvidenceExistsError, IdentityError, LabError, LearningScopeError, VerificationError
+from labs_lib.errors import (
+    BaseModelError,
+    EvidenceExistsError,
+    IdentityError,
+    LabError,
+    LearningScopeError,
+    VerificationError,
+)
 from labs_lib.models.base import LoadedBase
 from labs_lib.models.fingerprint import policy_fingerprint
 from labs_lib.paths import OUTPUTS_VARIABLE, outputs_root
@@ -117,6 +125,41 @@ def test_what_is_trained_is_found_not_made_again(trained, outputs, monkeypatch):
         ensure_branch(SMALL, "grpo", fresh=True)
     assert load_policy(SMALL, "warmstart")  # fresh threw away one branch only
     assert not list(branch_folder(SMALL, "grpo").glob("*/step-*"))
+
+
+def test_what_is_found_done_is_not_loaded(trained, outputs, monkeypatch):
+    """Only the base is, once, for its fingerprint: two models of a real size would take seconds each time."""
+    loaded = []
+    monkeypatch.setattr(branches, "load_base", lambda *given: loaded.append(given) or small_base(*given))
+    ensure_branch(SMALL, "grpo")
+    assert loaded == [(SMALL, False)]
+    assert evidence.tokens_scored(SMALL, trained[1]["sft"]) > 0
+    assert len(loaded) == 1
+
+
+def test_the_tokenizer_alone_is_that_of_the_loaded_base():
+    source = PolicySource(SMALL, False, None, None)
+    alone, loaded = (t.backend_tokenizer.to_str() + t.chat_template for t in (source.tokenizer(), tokenizer()))
+    assert alone == loaded
+
+
+def _without_chats(base, folder):
+    found = copy.deepcopy(tokenizer())  # which is made once for all tests
+    found.chat_template = None
+    return found
+
+
+def _unreadable(base, folder):
+    raise ValueError("expected value\nat line 1")
+
+
+@pytest.mark.parametrize(
+    "reads, said", [(_without_chats, "knows no chats"), (_unreadable, r"cannot be read: expected value at line 1\.$")]
+)
+def test_a_tokenizer_that_is_of_no_use_is_one_sentence(outputs, monkeypatch, reads, said):
+    monkeypatch.setattr(branches, "base_tokenizer", reads)
+    with pytest.raises(BaseModelError, match=f"The tokenizer of tiny-base {said}"):
+        ensure_branch(SMALL, "grpo")
 
 
 def test_the_negative_control_sees_the_same_first_answers_and_other_pay(trained, outputs):

@@ -9,12 +9,12 @@ from typing import Any
 from labs_lib.tools.benchmarks.cases import RolloutCase
 from labs_lib.tools.benchmarks.turns import Contender, Turns
 
-REST = "rest (fingerprint, evidence)"
+REST = "rest"
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Median seconds of an iteration and of its phases, and the peak memory of its process."""
+    """Median seconds of an iteration, of its phases and of the rest, and the peak memory of its process."""
 
     work: str
     seconds: float
@@ -23,11 +23,10 @@ class Phases:
 
     def lines(self) -> list[str]:
         """What is printed of it."""
-        rows = {**self.phases, REST: max(0.0, self.seconds - sum(self.phases.values()))}
-        width = max(map(len, rows))
+        width = max(map(len, self.phases))
         return [
             self.work,
-            *(f"  {name:<{width}}  {s:9.4f} s  {s / self.seconds:4.0%}" for name, s in rows.items()),
+            *(f"  {name:<{width}}  {s:9.4f} s  {s / self.seconds:4.0%}" for name, s in self.phases.items()),
             f"  {'an iteration':<{width}}  {self.seconds:9.4f} s, peak {self.peak_mb / 1024:.2f} GB",
         ]
 
@@ -39,7 +38,7 @@ def measure_phases(work: str, module: str, case: RolloutCase, turns: int) -> Pha
         ours.turn()  # not counted: it also loads what torch loads late
         for _ in range(turns):
             seconds.append(ours.turn())
-            phases.append(ours.done)
+            phases.append(ours.done | {REST: seconds[-1] - sum(ours.done.values())})
     medians = {name: median(row[name] for row in phases) for name in phases[0]}
     return Phases(work, median(seconds), medians, ours.peak_mb)
 
