@@ -155,17 +155,16 @@ def _rate(entry: dict[str, Any]) -> str:
 
 def _share(count: int, entry: dict[str, Any]) -> str:
     """A count with the interval of its share in percent."""
-    interval = _interval(entry, 100, 1)
-    return f"{count}/{entry['n']}{interval}{' %' if '[' in interval else ''}"
+    return f"{count}/{entry['n']}{_interval(entry, 100, 1, ' %')}"
 
 
-def _interval(entry: dict[str, Any], unit: float, digits: int) -> str:
-    """What follows a value: its interval in `unit`, if there is one.
+def _interval(entry: dict[str, Any], factor: float, digits: int, unit: str = "") -> str:
+    """What follows a value: its interval, `factor` times as large and in `unit`, if there is one.
 
     A bootstrap over problems or families that are all alike gives an interval without width, which says nothing about
     those that were not drawn.
     """
     if entry["low"] == entry["high"]:
         return ", no spread"
-    low, high = (f"{unit * entry[end]:.{digits}f}" for end in ("low", "high"))
-    return f" [{low}, {high}]"
+    low, high = (f"{factor * entry[end]:.{digits}f}" for end in ("low", "high"))
+    return f" [{low}, {high}]{unit}"
